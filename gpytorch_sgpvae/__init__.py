@@ -1,0 +1,39 @@
+"""Amortized Gaussian processes for GPyTorch: the sparse GP-VAE as a drop-in variational strategy."""
+
+from .context import Context
+from .sites import GaussianSites
+from .mlp import MLP
+from .inference_networks import FactorNet, IndexNet, InferenceNetwork, PointNet, ZeroImputation
+from .variational import (
+    AmortizedVariationalDistribution,
+    AmortizedVariationalStrategy,
+    Posterior,
+    condition,
+    conditioned_on,
+)
+from .likelihoods import DecoderLikelihood, GaussianObservations, Prediction
+from .mlls import TaskELBO
+from .models import SGPVAE
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MLP",
+    "SGPVAE",
+    "AmortizedVariationalDistribution",
+    "AmortizedVariationalStrategy",
+    "Context",
+    "DecoderLikelihood",
+    "FactorNet",
+    "GaussianObservations",
+    "GaussianSites",
+    "IndexNet",
+    "InferenceNetwork",
+    "PointNet",
+    "Posterior",
+    "Prediction",
+    "TaskELBO",
+    "ZeroImputation",
+    "condition",
+    "conditioned_on",
+]

@@ -1,0 +1,136 @@
+r"""
+The algebra of the sparse posterior: pure functions of plain tensors.
+
+All of it is per latent function, whitened by :math:`L = \mathrm{chol}(K_{uu} + \epsilon I)`, with
+:math:`u = L v + \mu_u` and :math:`p(v) = \mathcal N(0, I)`:
+
+.. math::
+
+    A = L^{-1} K_{uf}, \quad
+    B = I + A \Lambda A^\top, \quad
+    S = B^{-1}, \quad
+    m = S A (\lambda g - \lambda \mu_f), \quad
+    q(v) = \mathcal N(m, S)
+
+.. math::
+
+    q(f_*) = \mathcal N \left( \mu_* + a_*^\top m, \; k_{**} - |a_*|^2 + a_*^\top S a_* \right), \quad
+    \mathrm{KL} = \tfrac 1 2 \left( \mathrm{tr} S + m^\top m - M + \log |B| \right)
+
+Everything M x M, and the sums over N that lead there, is computed in GPyTorch's Cholesky dtype (float64 unless
+:class:`gpytorch.settings.linalg_dtypes` says otherwise). In float32 the rounding of :math:`A \Lambda A^\top` alone
+exceeds I as soon as the precisions of a task sum to more than 1e7, and B is no longer positive definite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from gpytorch.settings import _linalg_dtype_cholesky
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+
+from .sites import GaussianSites
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    r"""
+    What a set of points says about v: the natural parameters of :math:`\prod_n l_n`. Disjoint sets of points add.
+
+    :param precision_mean: :math:`A (\lambda g - \lambda \mu_f)` (`*T x K x M`).
+    :param precision: :math:`A \Lambda A^\top` (`*T x K x M x M`).
+    """
+
+    precision_mean: Tensor
+    precision: Tensor
+
+    def __add__(self, other: Evidence) -> Evidence:
+        return Evidence(self.precision_mean + other.precision_mean, self.precision + other.precision)
+
+
+class WhitenedPosterior(NamedTuple):
+    r"""
+    :math:`q(v) = \mathcal N(m, R^\top R)`, and its divergence from :math:`\mathcal N(0, I)`.
+
+    :param mean: m (`*T x K x M`).
+    :param inv_cholesky: :math:`R = \mathrm{chol}(B)^{-1}`, lower triangular (`*T x K x M x M`).
+    :param kl_divergence: (`*T x K`).
+    """
+
+    mean: Tensor
+    inv_cholesky: Tensor
+    kl_divergence: Tensor
+
+
+def inverse_cholesky(matrix: Tensor) -> Tensor:
+    """
+    The inverse of the Cholesky factor. Products with it replace triangular solves of wide right-hand sides, which are
+    slow in batches.
+    """
+    matrix = matrix.to(_working_dtype(matrix))
+    chol = psd_safe_cholesky(matrix)  # (..., M, M)
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    return torch.linalg.solve_triangular(chol, identity, upper=False)  # (..., M, M)
+
+
+def whitened_cross_covariance(Luu_inv: Tensor, Kuf: Tensor) -> Tensor:
+    # A = L⁻¹ K_uf
+    return Luu_inv.to(Kuf.dtype) @ Kuf  # (*T, K, M, N)
+
+
+def evidence_of_sites(A: Tensor, sites: GaussianSites, mean: Tensor) -> Evidence:
+    r"""
+    :param A: (`*T x K x M x N`).
+    :param sites: (`*T x K x N`).
+    :param mean: The prior mean :math:`\mu_f` (`*T x K x N`).
+    """
+    # λg − λμ
+    shift = sites.precision_mean - sites.precision * mean  # (*T, K, N)
+    A = A.to(_working_dtype(A))
+    # A Λ Aᵀ
+    precision = (A * sites.precision.to(A.dtype).unsqueeze(-2)) @ A.mT  # (*T, K, M, M)
+    # A (λg − λμ)
+    precision_mean = (A @ shift.to(A.dtype).unsqueeze(-1)).squeeze(-1)  # (*T, K, M)
+    return Evidence(precision_mean, precision)
+
+
+def whitened_posterior(evidence: Evidence) -> WhitenedPosterior:
+    # B = I + A Λ Aᵀ
+    B = evidence.precision + torch.eye(
+        evidence.precision.shape[-1], dtype=evidence.precision.dtype, device=evidence.precision.device
+    )
+    # S = Rᵀ R
+    R = inverse_cholesky(B)  # (*T, K, M, M)
+    # m = S A (λg − λμ)
+    m = (R.mT @ (R @ evidence.precision_mean.unsqueeze(-1))).squeeze(-1)  # (*T, K, M)
+    return WhitenedPosterior(m, R, _kl_to_standard_normal(m, R))
+
+
+def predictive_mean(mean: Tensor, A: Tensor, m: Tensor) -> Tensor:
+    # μ* + A*ᵀ m
+    return mean + (A.mT @ m.to(A.dtype).unsqueeze(-1)).squeeze(-1)  # (*T, K, N)
+
+
+def predictive_root(A: Tensor, inv_cholesky: Tensor) -> Tensor:
+    # C = R A, so that Cᵀ C = A*ᵀ S A*
+    return inv_cholesky.to(A.dtype) @ A  # (*T, K, M, N)
+
+
+def predictive_variance(prior_variance: Tensor, A: Tensor, C: Tensor) -> Tensor:
+    # k** − |a*|² + a*ᵀ S a*
+    return prior_variance - A.square().sum(-2) + C.square().sum(-2)  # (*T, K, N)
+
+
+def _kl_to_standard_normal(m: Tensor, R: Tensor) -> Tensor:
+    trace = R.square().sum((-2, -1))
+    mahalanobis = m.square().sum(-1)
+    # log |B| = −2 Σ log R_ii
+    half_log_det = -R.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return 0.5 * (trace + mahalanobis - m.shape[-1]) + half_log_det  # (*T, K)
+
+
+def _working_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, _linalg_dtype_cholesky.value())

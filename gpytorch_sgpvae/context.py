@@ -1,0 +1,199 @@
+"""The data that a model is conditioned on: the door where NaN and raggedness end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from gpytorch import settings
+from torch import Tensor
+
+
+class Context:
+    r"""
+    A batch of tasks :math:`\{(\mathbf x_n, \mathbf y_n)\}_{n=1}^N` whose outputs may be missing.
+
+    Every :math:`\mathbf y_n = \mathbf y_n^o \cup \mathbf y_n^u` has an observed and an unobserved part; an
+    unobserved entry is written as NaN. Here, once, NaN becomes a finite :attr:`filled` and a boolean
+    :attr:`observed`; nothing behind this door ever looks at a NaN again:
+
+    .. math::
+
+        \text{observed}_{np} = [\, y_{np} \text{ is not NaN} \,], \qquad
+        \text{filled}_{np} = \text{observed}_{np} \; y_{np}
+
+    :param x: Input locations (`*T x N x D`, or `N` for one input dimension).
+    :param y: Outputs (`*T x N x P`, or `*T x N` for one output); NaN is a missing entry. The batch shapes of x and
+        y broadcast: x (`N x D`) with y (`T x N x P`) shares the inputs among all tasks. A y of the shape of x without
+        its last dimension is read as one output.
+
+    :ivar torch.Tensor x: The inputs (`*T x N x D`), finite: always the same object. Rows in which nothing is observed
+        may hold NaN on the way in, and hold zeros here.
+    :ivar torch.Tensor y: The outputs as they came, NaN included: the target for a marginal log likelihood.
+    :ivar torch.Tensor filled: The outputs (`*T x N x P`) with zeros where nothing was observed.
+    :ivar torch.Tensor observed: Where there was something (`*T x N x P`, boolean).
+
+    The checks of values (infinite y, NaN in the x of an observed row) run under :class:`gpytorch.settings.debug`,
+    which is on by default: switch it off where a GPU should not wait for them.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import Context
+        >>> x = torch.linspace(0, 1, 3).unsqueeze(-1)
+        >>> y = torch.tensor([[1.0, float("nan")], [2.0, 3.0], [float("nan"), float("nan")]])
+        >>> context = Context(x, y)
+        >>> context.observed.any(-1).tolist()
+        [True, True, False]
+        >>> Context.pad([(x, y), (x[:2], y[:2])])
+        Context(batch_shape=(2,), num_points=3, input_dim=1, num_outputs=2)
+    """
+
+    def __init__(self, x: Tensor, y: Tensor):
+        _check_tensor("x", x)
+        _check_tensor("y", y)
+        self._given_x = x
+        x = x.unsqueeze(-1) if x.dim() == 1 else x
+        num_points = x.shape[-2]
+        if y.shape == x.shape[:-1]:
+            rows = y.unsqueeze(-1)
+        elif y.dim() >= 2 and y.shape[-2] == num_points:
+            rows = y
+        elif y.shape[-1] == num_points:
+            rows = y.unsqueeze(-1)
+        else:
+            raise ValueError(
+                f"x of shape {tuple(x.shape)} has N = {num_points} points, but y of shape {tuple(y.shape)} has no "
+                "such dimension: give x as (*T, N, D) and y as (*T, N, P), or (*T, N) for one output."
+            )
+        try:
+            self.batch_shape = torch.broadcast_shapes(x.shape[:-2], rows.shape[:-2])
+        except RuntimeError:
+            raise ValueError(
+                f"The batch shapes {tuple(x.shape[:-2])} of x {tuple(x.shape)} and {tuple(rows.shape[:-2])} of "
+                f"y {tuple(y.shape)} do not broadcast: give one x per task, or one x without a batch for all."
+            ) from None
+        if x.dtype != y.dtype or x.device != y.device:
+            raise ValueError(
+                f"x is {x.dtype} on {x.device}, y is {y.dtype} on {y.device}: convert one with .to(...) first."
+            )
+
+        observed = ~torch.isnan(rows)
+        if settings.debug.on():
+            _check_values(x, rows, observed)
+        self.y = y
+        self.filled = torch.where(observed, rows, 0.0).expand(*self.batch_shape, *rows.shape[-2:])
+        self.observed = observed.expand(*self.batch_shape, *rows.shape[-2:])
+        self.x = torch.where(torch.isfinite(x), x, 0.0)
+
+    @classmethod
+    def pad(cls, tasks: Iterable[tuple[Tensor, Tensor] | Context]) -> Context:
+        r"""
+        Make one batch of tasks with unequal numbers of points: missing rows are appended to the shorter ones.
+
+        A padded row observes nothing, so it has no influence on :math:`q(f)` or on the
+        :class:`~gpytorch_sgpvae.TaskELBO`. It repeats its task's last input, so that no kernel meets an input far
+        from the data.
+
+        :param tasks: Pairs of x (`N_t x D`, or `N_t`) and y (`N_t x P`, or `N_t`), or contexts without a batch.
+        :return: A context of batch shape `T` with N = max N_t.
+        """
+        pairs = [(task.x, task.y) if isinstance(task, Context) else tuple(task) for task in tasks]
+        if not pairs:
+            raise ValueError("Context.pad needs at least one task, got an empty list.")
+        xs, ys = [], []
+        for i, (x, y) in enumerate(pairs):
+            _check_tensor("x", x)
+            _check_tensor("y", y)
+            x = x.unsqueeze(-1) if x.dim() == 1 else x
+            if x.dim() != 2 or y.dim() not in (1, 2) or y.shape[0] != x.shape[0]:
+                raise ValueError(
+                    f"Task {i} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: "
+                    "expected x (N, D) and y (N, P), or (N,) for one output, with the same N."
+                )
+            if (x.shape[1:], y.shape[1:]) != (xs[0].shape[1:], ys[0].shape[1:]) if xs else False:
+                raise ValueError(
+                    f"Task {i} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}, but task 0 has "
+                    f"{tuple(xs[0].shape)} and {tuple(ys[0].shape)}: only N may differ between tasks. "
+                    "An output that a task lacks is a column of NaN."
+                )
+            xs.append(x)
+            ys.append(y)
+        num_points = max(x.shape[0] for x in xs)
+        return cls(
+            torch.stack([_pad_inputs(x, num_points) for x in xs]),
+            torch.stack([_pad_outputs(y, num_points) for y in ys]),
+        )
+
+    @property
+    def num_points(self) -> int:
+        return self.x.shape[-2]
+
+    @property
+    def num_outputs(self) -> int:
+        return self.filled.shape[-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.x.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.x.device
+
+    def is_at(self, x: Tensor) -> bool:
+        """Whether x is this context's own tensor of inputs, so that what was computed there need not be again."""
+        return x is self.x or x is self._given_x
+
+    def to(self, *args: Any, **kwargs: Any) -> Context:
+        """This context with another dtype or on another device; the arguments are those of `Tensor.to`."""
+        return Context(self.x.to(*args, **kwargs), self.y.to(*args, **kwargs))
+
+    def __repr__(self) -> str:
+        return (
+            f"Context(batch_shape={tuple(self.batch_shape)}, num_points={self.num_points}, "
+            f"input_dim={self.x.shape[-1]}, num_outputs={self.num_outputs})"
+        )
+
+
+def as_context(context: Context | tuple[Tensor, Tensor]) -> Context:
+    """A plain `(x, y)` is accepted wherever a :class:`Context` is."""
+    if isinstance(context, Context):
+        return context
+    if isinstance(context, (tuple, list)) and len(context) == 2:
+        return Context(*context)
+    raise TypeError(f"Expected a Context or a pair (x, y), got {type(context).__name__}.")
+
+
+def _check_tensor(name: str, value: Any) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} is a {type(value).__name__}: convert it with torch.as_tensor(...) first.")
+    if not value.is_floating_point():
+        raise ValueError(f"{name} is {value.dtype}: convert it to a floating point type, e.g. with {name}.float().")
+    if value.dim() == 0:
+        raise ValueError(f"{name} has no dimensions: expected x (*T, N, D) and y (*T, N, P).")
+
+
+def _check_values(x: Tensor, rows: Tensor, observed: Tensor) -> None:
+    if torch.isinf(rows).any():
+        raise ValueError(
+            f"y of shape {tuple(rows.shape)} holds {int(torch.isinf(rows).sum())} infinite entries: "
+            "write a missing entry as NaN, and clip or drop the others."
+        )
+    lost = ~torch.isfinite(x).all(-1) & observed.any(-1)
+    if lost.any():
+        raise ValueError(
+            f"x of shape {tuple(x.shape)} is not finite in {int(lost.sum())} rows in which something is observed in "
+            f"y of shape {tuple(rows.shape)}: an input cannot be missing; drop these rows or set their y to NaN."
+        )
+
+
+def _pad_inputs(x: Tensor, num_points: int) -> Tensor:
+    missing = num_points - x.shape[0]
+    last = x[-1:] if x.shape[0] else x.new_zeros(1, x.shape[1])
+    return torch.cat([x, last.expand(missing, -1)])
+
+
+def _pad_outputs(y: Tensor, num_points: int) -> Tensor:
+    missing = num_points - y.shape[0]
+    return torch.cat([y, y.new_full((missing, *y.shape[1:]), torch.nan)])

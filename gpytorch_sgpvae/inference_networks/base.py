@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..sites import GaussianSites
+
+
+class InferenceNetwork(torch.nn.Module):
+    r"""
+    Base class of the partial inference networks, which turn the observed part of each :math:`\mathbf y_n` into
+    Gaussian sites:
+
+    .. math::
+
+        \mathbf y_n^o \mapsto (g_{nk}, v_{nk}), \qquad
+        \lambda_{nk} = 1 / v_{nk}, \qquad
+        \lambda_{nk} = 0 \text{ where } \mathbf y_n^o = \emptyset
+
+    A subclass fills in :meth:`encode`; what holds for all of them is done here, once: missing entries are
+    replaced by zeros before any network sees them (whatever they hold), and a row with nothing observed has
+    precision exactly 0.
+
+    The standard deviation of a site is :math:`\sigma_\text{min} + \mathrm{softplus}(\cdot)`, so that precisions are
+    positive and at most :math:`\sigma_\text{min}^{-2}`. It is measured in units of a latent function whose prior
+    standard deviation is about 1: below a thousandth of that a pseudo-observation is an equality constraint,
+    which no data of one row can justify and which costs digits everywhere else.
+
+    :param num_outputs: Number of outputs P.
+    :param num_latents: Number of latent functions K. With `None` the model has no latent batch dimension, and
+        sites are `*T x N`: GPyTorch's single-output models work by swapping two lines.
+    :param hidden_sizes: Units in each hidden layer of every perceptron.
+    :param activation: Class of the activations.
+    :param initial_stddev: Standard deviation of a site of one observed row before training, about.
+    :param min_stddev: The floor :math:`\sigma_\text{min}`.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import GaussianSites, InferenceNetwork
+        >>> class SumNet(InferenceNetwork):
+        ...     "g = the sum of what is there, v = 1."
+        ...     def encode(self, y, observed):
+        ...         precision = torch.ones(*y.shape[:-1], self.latent_size, dtype=y.dtype, device=y.device)
+        ...         return y.sum(-1, keepdim=True) * precision, precision
+        >>> y = torch.tensor([[1.0, 2.0], [float("nan"), float("nan")]])
+        >>> SumNet(num_outputs=2, num_latents=1)(y, ~y.isnan())
+        GaussianSites(precision_mean=tensor([[3., 0.]]), precision=tensor([[1., 0.]]))
+    """
+
+    def __init__(
+        self,
+        num_outputs: int,
+        num_latents: int | None,
+        hidden_sizes: Sequence[int] = (20, 20),
+        activation: Callable[[], torch.nn.Module] = torch.nn.ReLU,
+        *,
+        initial_stddev: float = 0.1,
+        min_stddev: float = 1e-3,
+    ):
+        super().__init__()
+        if num_outputs < 1 or (num_latents is not None and num_latents < 1):
+            raise ValueError(
+                f"num_outputs and num_latents must be at least 1 (or num_latents=None for a model without a latent "
+                f"batch dimension), got {num_outputs} and {num_latents}."
+            )
+        if not 0 < min_stddev < initial_stddev:
+            raise ValueError(f"Expected 0 < min_stddev < initial_stddev, got {min_stddev} and {initial_stddev}.")
+        self.num_outputs = num_outputs
+        self.num_latents = num_latents
+        self.hidden_sizes = tuple(hidden_sizes)
+        self.activation = activation
+        self.initial_stddev = initial_stddev
+        self.min_stddev = min_stddev
+
+    @property
+    def latent_size(self) -> int:
+        """K, or 1 where the model has no latent batch dimension."""
+        return self.num_latents or 1
+
+    def forward(self, y: Tensor, observed: Tensor) -> GaussianSites:
+        r"""
+        :param y: Outputs (`*T x N x P`); what stands where nothing was observed does not matter.
+        :param observed: Where there is something (`*T x N x P`, boolean).
+        :return: The sites (`*T x K x N`, or `*T x N` with `num_latents=None`).
+        """
+        if y.shape[-1] != self.num_outputs or observed.shape != y.shape:
+            raise ValueError(
+                f"{type(self).__name__} was built for num_outputs={self.num_outputs}, got y of shape "
+                f"{tuple(y.shape)} and observed of shape {tuple(observed.shape)}: both must be "
+                f"(*T, N, {self.num_outputs})."
+            )
+        precision_mean, precision = self.encode(torch.where(observed, y, 0.0), observed)  # (*T, N, K)
+        anything = observed.any(-1, keepdim=True)  # (*T, N, 1)
+        sites = GaussianSites((precision_mean * anything).mT, (precision * anything).mT)  # (*T, K, N)
+        if self.num_latents is None:
+            sites = GaussianSites(sites.precision_mean.squeeze(-2), sites.precision.squeeze(-2))  # (*T, N)
+        return sites
+
+    def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """
+        :param y: Outputs (`*T x N x P`), finite, zero where nothing was observed.
+        :param observed: (`*T x N x P`).
+        :return: precision times mean, and precision (`*T x N x K` each).
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement encode(y, observed).")
+
+    def site_parameters(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The last layer's 2K numbers, K means and K unconstrained standard deviations, as natural parameters."""
+        mean, raw_stddev = features.chunk(2, dim=-1)
+        stddev = self.min_stddev + torch.nn.functional.softplus(raw_stddev)
+        precision = stddev.square().reciprocal()
+        return precision * mean, precision
+
+    def initialize_stddev(self, output_bias: Tensor) -> None:
+        """Set the bias of a last layer so that the standard deviations start around :attr:`initial_stddev`."""
+        raw_stddev = math.log(math.expm1(self.initial_stddev - self.min_stddev))
+        with torch.no_grad():
+            output_bias[..., self.latent_size :] = raw_stddev

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..mlp import StackedMLP
+from .base import InferenceNetwork
+
+
+class FactorNet(InferenceNetwork):
+    r"""
+    One perceptron per output, each of which contributes a Gaussian factor; missing outputs contribute none
+    (`Vedantam et al. (2018)`_, `Ashman et al. (2020)`_):
+
+    .. math::
+
+        l(f_{nk}) = \prod_{p \in \mathcal O_n} \mathcal N \left( g_{pk}(y_{np}) \mid f_{nk}, v_{pk}(y_{np}) \right),
+        \qquad
+        \lambda_{nk} = \sum_{p \in \mathcal O_n} v_{pk}(y_{np})^{-1}
+
+    As each output speaks for itself, the network generalizes to patterns of missingness it was not trained on: the
+    one to start with.
+
+    See :class:`~gpytorch_sgpvae.InferenceNetwork` for the parameters and shapes.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import FactorNet
+        >>> y = torch.randn(7, 10, 5)
+        >>> FactorNet(num_outputs=5, num_latents=3)(y, y > 0).precision.shape
+        torch.Size([7, 3, 10])
+
+    .. _Vedantam et al. (2018):
+        https://arxiv.org/abs/1705.10762
+    .. _Ashman et al. (2020):
+        https://arxiv.org/abs/2010.10177
+    """
+
+    def __init__(
+        self,
+        num_outputs: int,
+        num_latents: int | None,
+        hidden_sizes: Sequence[int] = (20, 20),
+        activation: Callable[[], torch.nn.Module] = torch.nn.ReLU,
+        **kwargs: Any,
+    ):
+        super().__init__(num_outputs, num_latents, hidden_sizes, activation, **kwargs)
+        self.factors = StackedMLP(num_outputs, 1, 2 * self.latent_size, hidden_sizes, activation)
+        self.initialize_stddev(self.factors.output_bias)
+
+    def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.factors(y.reshape(-1, self.num_outputs).mT.unsqueeze(-1))  # (P, T N, 2 K)
+        present = observed.reshape(-1, self.num_outputs).mT.unsqueeze(-1)  # (P, T N, 1)
+        # Σ_{p observed} of the natural parameters
+        natural = (parameter * present for parameter in self.site_parameters(features))
+        precision_mean, precision = (parameter.sum(0) for parameter in natural)  # (T N, K)
+        shape = (*y.shape[:-1], self.latent_size)
+        return precision_mean.view(shape), precision.view(shape)  # (*T, N, K)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..mlp import MLP
+from .base import InferenceNetwork
+
+
+class ZeroImputation(InferenceNetwork):
+    r"""
+    One perceptron that reads the whole row, with zeros where nothing was observed:
+
+    .. math::
+
+        (\mathbf g_n, \mathbf v_n) = \rho \left( \mathbf o_n \odot \mathbf y_n \right)
+
+    The usual encoder of a VAE, and the baseline: it cannot tell a missing value from a true zero.
+
+    See :class:`~gpytorch_sgpvae.InferenceNetwork` for the parameters and shapes.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import ZeroImputation
+        >>> y = torch.randn(7, 10, 5)
+        >>> ZeroImputation(num_outputs=5, num_latents=3)(y, y > 0).precision.shape
+        torch.Size([7, 3, 10])
+    """
+
+    def __init__(
+        self,
+        num_outputs: int,
+        num_latents: int | None,
+        hidden_sizes: Sequence[int] = (20, 20),
+        activation: Callable[[], torch.nn.Module] = torch.nn.ReLU,
+        **kwargs: Any,
+    ):
+        super().__init__(num_outputs, num_latents, hidden_sizes, activation, **kwargs)
+        self.encoder = MLP(num_outputs, 2 * self.latent_size, hidden_sizes, activation)
+        self.initialize_stddev(self.encoder.output_bias)
+
+    def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        return self.site_parameters(self.encoder(y))  # (*T, N, K)

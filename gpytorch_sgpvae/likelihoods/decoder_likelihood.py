@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from gpytorch import settings
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.likelihoods import Likelihood
+from torch import Tensor
+from torch.distributions import Distribution
+
+from .prediction import Prediction
+from .targets import as_rows, fill_missing
+
+
+class DecoderLikelihood(Likelihood):
+    r"""
+    The likelihood of a GP-VAE: a decoder maps the K latent functions to the parameters of P outputs,
+
+    .. math::
+
+        p(\mathbf y_n \mid \mathbf f_n) = \prod_{p=1}^P p \left( y_{np} \mid h_p(\mathbf f_n) \right)
+
+    Missing targets (NaN) have no part in any of its densities. Samples of the latent functions are drawn from the
+    marginals :math:`q(\mathbf f_n)`, in training and in eval mode, unless joint ones are asked for; no N x N
+    matrix is needed for them.
+
+    :param decoder: A module that maps `... x N x K` to what the observation model takes, usually
+        `... x N x P`: an :class:`~gpytorch_sgpvae.MLP`.
+    :param observation_model: A :class:`gpytorch.Module` that maps the decoder's values to a
+        :class:`torch.distributions.Distribution` with batch shape `... x N x P` and an empty event shape, such as
+        :class:`~gpytorch_sgpvae.GaussianObservations`.
+
+    Example:
+        >>> import gpytorch, torch
+        >>> from gpytorch_sgpvae import MLP, DecoderLikelihood, GaussianObservations
+        >>> likelihood = DecoderLikelihood(MLP(3, 5), GaussianObservations(5))
+        >>> latents = gpytorch.distributions.MultivariateNormal(torch.zeros(3, 10), torch.eye(10).expand(3, 10, 10))
+        >>> q_f = gpytorch.distributions.MultitaskMultivariateNormal.from_batch_mvn(latents)
+        >>> likelihood.expected_log_prob(torch.randn(10, 5), q_f).shape
+        torch.Size([10])
+    """
+
+    def __init__(self, decoder: torch.nn.Module, observation_model: torch.nn.Module):
+        super().__init__()
+        self.decoder = decoder
+        self.observation_model = observation_model
+
+    def forward(self, function_samples: Tensor, *args: Any, **kwargs: Any) -> Distribution:
+        r"""
+        :param function_samples: Values of the latent functions (`... x N x K`).
+        :return: p(y | f), of batch shape `... x N x P`.
+        """
+        decoded = self.decoder(function_samples)
+        distribution = self.observation_model(decoded)
+        num_outputs = getattr(self.observation_model, "num_outputs", None)
+        if num_outputs is not None and distribution.batch_shape[-1] != num_outputs:
+            raise ValueError(
+                f"The decoder turned latent functions of shape {tuple(function_samples.shape)} into values of shape "
+                f"{tuple(decoded.shape)}, but {type(self.observation_model).__name__} has num_outputs={num_outputs}: "
+                "the decoder's last dimension does not fit it."
+            )
+        return distribution
+
+    def expected_log_prob(
+        self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        r"""
+        :math:`\mathbb E_{q(\mathbf f_n)} \log p(\mathbf y_n^o \mid \mathbf f_n)`, by Monte Carlo with
+        :class:`gpytorch.settings.num_likelihood_samples` samples.
+
+        :param observations: Targets (`*T x N x P`, or `*T x N` for one output); NaN is missing.
+        :param function_dist: q(f).
+        :param base_samples: (keyword, optional) Standard normal samples to use (`S x *T x N x K`).
+        :return: (`*T x N`)
+        """
+        return self._row_log_probs(observations, function_dist, *args, **kwargs).mean(0)
+
+    def log_marginal(
+        self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        r"""
+        :math:`\log \mathbb E_{q(\mathbf f_n)} \, p(\mathbf y_n^o \mid \mathbf f_n)`, all outputs of a row
+        together, by Monte Carlo. See :meth:`expected_log_prob` for the parameters.
+        """
+        log_probs = self._row_log_probs(observations, function_dist, *args, **kwargs)  # (S, *T, N)
+        return log_probs.logsumexp(0) - math.log(log_probs.shape[0])
+
+    def predict(
+        self, function_dist: MultivariateNormal, num_samples: int = 100, base_samples: Tensor | None = None
+    ) -> Prediction:
+        r"""
+        The predictive distribution of the outputs.
+
+        :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
+        :param num_samples: Number of samples S of the latent functions.
+        :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
+        """
+        mean, stddev = function_marginals(function_dist)
+        if base_samples is None:
+            base_samples = torch.randn(num_samples, *mean.shape, dtype=mean.dtype, device=mean.device)
+        return Prediction(self, mean, stddev, base_samples)
+
+    def _row_log_probs(self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any):
+        """log p(y_n | f_n) of the observed entries of each row, for each sample (`S x *T x N`)."""
+        distribution = self._draw_likelihood_samples(function_dist, *args, **kwargs)
+        filled, observed = fill_missing(as_rows(observations, distribution.batch_shape))
+        log_probs = distribution.log_prob(filled)  # (S, *T, N, P)
+        return torch.where(observed, log_probs, 0.0).sum(-1)
+
+    def _draw_likelihood_samples(
+        self,
+        function_dist: MultivariateNormal,
+        *args: Any,
+        sample_shape: torch.Size | None = None,
+        base_samples: Tensor | None = None,
+        joint: bool = False,
+        **kwargs: Any,
+    ) -> Distribution:
+        """p(y | f) at samples of f, which lead (`S x *T x N x P`)."""
+        if sample_shape is None:
+            sample_shape = torch.Size([settings.num_likelihood_samples.value()])
+        if joint:
+            samples = function_dist.rsample(sample_shape)
+            samples = samples if _is_multitask(function_dist) else samples.unsqueeze(-1)
+        else:
+            mean, stddev = function_marginals(function_dist)  # (*T, N, K)
+            if base_samples is None:
+                base_samples = torch.randn(*sample_shape, *mean.shape, dtype=mean.dtype, device=mean.device)
+            samples = mean + stddev * base_samples
+        return self(samples, *args, **kwargs)
+
+
+def function_marginals(function_dist: MultivariateNormal) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of q(f) at each input (`*T x N x K`); an event of N counts as K = 1."""
+    mean, stddev = function_dist.mean, function_dist.stddev
+    return (mean, stddev) if _is_multitask(function_dist) else (mean.unsqueeze(-1), stddev.unsqueeze(-1))
+
+
+def _is_multitask(function_dist: MultivariateNormal) -> bool:
+    return isinstance(function_dist, MultitaskMultivariateNormal)

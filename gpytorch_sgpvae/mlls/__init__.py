@@ -1,0 +1,3 @@
+from .task_elbo import TaskELBO
+
+__all__ = ["TaskELBO"]

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import Likelihood
+from gpytorch.mlls import MarginalLogLikelihood
+from gpytorch.models import ApproximateGP
+from torch import Tensor
+
+
+class TaskELBO(MarginalLogLikelihood):
+    r"""
+    The evidence lower bound of each task, in nats and divided by nothing (`Ashman et al. (2020)`_):
+
+    .. math::
+
+        \mathcal L^{(t)} = \sum_{n=1}^{N_t} \mathbb E_{q(\mathbf f_n)} \log p(\mathbf y_n^o \mid \mathbf f_n)
+        - \beta \; \mathrm{KL} \left[ q^{(t)}(\mathbf u) \Vert p(\mathbf u) \right]
+        + \frac 1 T \log p(\theta)
+
+    :class:`gpytorch.mlls.VariationalELBO` divides by the number of points, padded ones included, and its `num_data`
+    belongs to a single data set; here padding changes nothing, and tasks of all sizes count in full.
+
+    :param likelihood: The likelihood.
+    :param model: The approximate GP.
+    :param beta: Factor of the KL divergence.
+    :param num_tasks: Number of tasks T in the whole training set: log hyperpriors and added losses enter each task's
+        entry as a T-th part, so that the sum over all tasks holds them once.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import SGPVAE, Context, TaskELBO
+        >>> sgpvae = SGPVAE(num_outputs=5, num_latents=3, inducing_points=torch.rand(8, 2))
+        >>> context = Context(torch.rand(20, 2), torch.randn(7, 20, 5))
+        >>> elbo = TaskELBO(sgpvae.likelihood, sgpvae.model, num_tasks=7)
+        >>> elbo(sgpvae.model(context.x, context=context), context.y).shape
+        torch.Size([7])
+
+    .. _Ashman et al. (2020):
+        https://arxiv.org/abs/2010.10177
+    """
+
+    def __init__(self, likelihood: Likelihood, model: ApproximateGP, beta: float = 1.0, num_tasks: int = 1):
+        super().__init__(likelihood, model)
+        if num_tasks < 1:
+            raise ValueError(f"num_tasks must be at least 1, got {num_tasks}.")
+        self.beta = beta
+        self.num_tasks = num_tasks
+
+    def forward(self, variational_dist_f: MultivariateNormal, target: Tensor, **kwargs: Any) -> Tensor:
+        r"""
+        :param variational_dist_f: q(f), the output of the model.
+        :param target: The outputs (`*T x N x P`); NaN is missing.
+        :param kwargs: Passed to the likelihood's `expected_log_prob`.
+        :return: (`*T`)
+        """
+        elbo = self.likelihood.expected_log_prob(target, variational_dist_f, **kwargs).sum(-1)
+        elbo = elbo - self.beta * self.model.variational_strategy.kl_divergence()
+        for added_loss_term in self.model.added_loss_terms():
+            elbo = elbo - added_loss_term.loss() / self.num_tasks
+        for _, module, prior, closure, _ in self.named_priors():
+            elbo = elbo + prior.log_prob(closure(module)).sum() / self.num_tasks
+        return elbo

@@ -1,0 +1,3 @@
+from .sgpvae import SGPVAE
+
+__all__ = ["SGPVAE"]

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.variational import _VariationalDistribution
+
+from ..context import Context
+from ..sites import GaussianSites
+
+
+class AmortizedVariationalDistribution(_VariationalDistribution):
+    r"""
+    The variational distribution of an :class:`~gpytorch_sgpvae.AmortizedVariationalStrategy`: it has no free
+    parameters per inducing point, but a network that reads the data,
+
+    .. math::
+
+        q(\mathbf u) \propto p(\mathbf u) \prod_{n=1}^N
+        \mathcal N \left( g_\phi(\mathbf y_n^o) \mid \mathbf k_{f_n \mathbf u} K_{\mathbf{uu}}^{-1} \mathbf u, \;
+        v_\phi(\mathbf y_n^o) \right)
+
+    This object maps a context to the sites (:math:`\lambda = 1 / v`, :math:`\lambda g`); the strategy, which
+    knows the kernel and the inducing points, makes q(u) of them.
+
+    :param network: An :class:`~gpytorch_sgpvae.InferenceNetwork`, or any module that maps `(y, observed)` to
+        :class:`~gpytorch_sgpvae.GaussianSites` and has an attribute `num_latents` (None without one).
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import AmortizedVariationalDistribution, Context, FactorNet
+        >>> q_u = AmortizedVariationalDistribution(FactorNet(num_outputs=5, num_latents=3))
+        >>> q_u(Context(torch.randn(10, 2), torch.randn(7, 10, 5))).shape
+        torch.Size([7, 3, 10])
+    """
+
+    def __init__(self, network: torch.nn.Module):
+        num_latents = getattr(network, "num_latents", None)
+        batch_shape = torch.Size([]) if num_latents is None else torch.Size([num_latents])
+        # The strategy that takes this distribution knows the number of inducing points, and may change it later.
+        super().__init__(num_inducing_points=0, batch_shape=batch_shape)
+        self.network = network
+
+    @property
+    def num_latents(self) -> int | None:
+        """K, or None for a model without a latent batch dimension."""
+        return self.batch_shape[0] if self.batch_shape else None
+
+    def forward(self, context: Context) -> GaussianSites:
+        sites = self.network(context.filled, context.observed)
+        if not isinstance(sites, GaussianSites):
+            raise TypeError(f"{type(self.network).__name__} must return GaussianSites, got {type(sites).__name__}.")
+        expected = (*self.batch_shape, context.num_points)
+        if tuple(sites.shape[-len(expected) :]) != expected:
+            raise ValueError(
+                f"{type(self.network).__name__} returned sites of shape {tuple(sites.shape)} for y of shape "
+                f"{tuple(context.filled.shape)}: expected (*T, {', '.join(map(str, expected))}), that is "
+                f"{'(*T, N)' if self.num_latents is None else '(*T, K, N)'}."
+            )
+        return sites
+
+    def __call__(self, context: Context) -> GaussianSites:
+        return self.forward(context)
+
+    def initialize_variational_distribution(self, prior_dist: MultivariateNormal) -> None:
+        """Nothing to do: a context in which nothing is observed gives the prior, whatever the network's weights."""

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from gpytorch.distributions import MultivariateNormal
+from torch import Tensor
+
+from ..context import Context, as_context
+from .amortized_variational_strategy import AmortizedVariationalStrategy, Encoding
+
+
+class Posterior:
+    r"""
+    A model that has seen a context: :math:`q(f(\mathbf x) \mid \text{context})` for any :math:`\mathbf x`.
+
+    The context is encoded once; every call then costs :math:`O(K N M^2)`, without the context's data. A posterior is
+    a snapshot: make a new one after the model's parameters have changed.
+
+    :param model: The model, whose wrappers (independent outputs, LMC) apply to every call.
+    :param encoding: What its strategy remembers of the context.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import SGPVAE, condition
+        >>> model = SGPVAE(num_outputs=5, num_latents=3, inducing_points=torch.rand(8, 2)).model.eval()
+        >>> posterior = condition(model, (torch.rand(20, 2), torch.randn(20, 5)))
+        >>> posterior(torch.rand(4, 2)).mean.shape
+        torch.Size([4, 3])
+    """
+
+    def __init__(self, model: torch.nn.Module, encoding: Encoding):
+        self.model = model
+        self.encoding = encoding
+
+    def __call__(self, x: Tensor, **kwargs: Any) -> MultivariateNormal:
+        r"""
+        :param x: New inputs (`*T x N x D`).
+        :return: q(f) at x, as the model itself returns it.
+        """
+        return self.model(x, context=self.encoding, **kwargs)
+
+
+def condition(model: torch.nn.Module, context: Context | tuple[Tensor, Tensor]) -> Posterior:
+    r"""
+    Condition a trained model on a task, seen or unseen, in one forward pass of its network.
+
+    :param model: A model with one :class:`~gpytorch_sgpvae.AmortizedVariationalStrategy` in it. In eval mode the
+        posterior is detached from the parameters' graph, as GPyTorch's caches for predictions are
+        (:class:`gpytorch.settings.detach_test_caches`).
+    :param context: What was observed.
+    """
+    strategies = _amortized_strategies(model)
+    if len(strategies) > 1:
+        raise ValueError(
+            f"The model has {len(strategies)} amortized strategies, and a context belongs to one: "
+            "pass context= to the layer it is meant for."
+        )
+    encoding = strategies[0].encode(context)
+    return Posterior(model, encoding if model.training else encoding.for_prediction())
+
+
+@contextmanager
+def conditioned_on(model: torch.nn.Module, context: Context | tuple[Tensor, Tensor]) -> Iterator[torch.nn.Module]:
+    r"""
+    Within this context manager the model needs no `context=`: for callers that cannot pass one, such as Pyro, whose
+    guide reads `variational_distribution` before any call, or loops over chunks of inputs.
+
+    In eval mode the context is encoded once; in training mode at each call, as the parameters move.
+
+    :param model: A model with an :class:`~gpytorch_sgpvae.AmortizedVariationalStrategy` in it.
+    :param context: What was observed.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import SGPVAE, conditioned_on
+        >>> model = SGPVAE(num_outputs=5, num_latents=3, inducing_points=torch.rand(8, 2)).model.eval()
+        >>> with conditioned_on(model, (torch.rand(20, 2), torch.randn(20, 5))):
+        ...     chunks = [model(x).mean for x in torch.rand(100, 2).split(30)]
+        >>> [len(chunk) for chunk in chunks]
+        [30, 30, 30, 10]
+    """
+    context = as_context(context)
+    strategies = _amortized_strategies(model)
+    outer = [strategy.set_conditioning(context) for strategy in strategies]
+    try:
+        yield model
+    finally:
+        for strategy, conditioning in zip(strategies, outer, strict=True):
+            strategy.set_conditioning(conditioning)
+
+
+def _amortized_strategies(model: torch.nn.Module) -> list[AmortizedVariationalStrategy]:
+    strategies = [module for module in model.modules() if isinstance(module, AmortizedVariationalStrategy)]
+    if not strategies:
+        raise ValueError(
+            f"{type(model).__name__} has no AmortizedVariationalStrategy: GPyTorch's other variational models cannot "
+            "be conditioned on new data."
+        )
+    return strategies

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import torch
+from gpytorch.distributions import MultivariateNormal
+from linear_operator.operators import LinearOperator
+from torch import Tensor
+from torch.distributions.kl import register_kl
+
+
+class WhitenedPrior(MultivariateNormal):
+    r"""The prior :math:`p(\mathbf v) = \mathcal N(\mathbf 0, I)` of the whitened inducing values."""
+
+
+class AmortizedMultivariateNormal(MultivariateNormal):
+    r"""
+    A :math:`q(\mathbf v)` that brings its KL divergence from the prior along, so that the divergence which GPyTorch's
+    strategies and objectives ask for costs no second Cholesky.
+
+    :param mean: (`*batch_shape x M`).
+    :param covariance_matrix: (`*batch_shape x M x M`).
+    :param prior_kl: KL divergence from :class:`WhitenedPrior` (`*batch_shape`). Distributions that GPyTorch derives
+        from this one (by indexing, say) do not know theirs: GPyTorch's own formula takes over.
+    """
+
+    def __init__(
+        self,
+        mean: Tensor,
+        covariance_matrix: Tensor | LinearOperator,
+        validate_args: bool = False,
+        prior_kl: Tensor | None = None,
+    ):
+        super().__init__(mean, covariance_matrix, validate_args=validate_args)
+        self.prior_kl = prior_kl
+
+    def expand(self, batch_size: torch.Size) -> AmortizedMultivariateNormal:
+        expanded = super().expand(batch_size)
+        if self.prior_kl is not None:
+            expanded.prior_kl = self.prior_kl.expand(torch.Size(batch_size))
+        return expanded
+
+
+@register_kl(AmortizedMultivariateNormal, WhitenedPrior)
+def _kl_amortized_prior(q: AmortizedMultivariateNormal, p: WhitenedPrior) -> Tensor:
+    if q.prior_kl is None:
+        return torch.distributions.kl_divergence(
+            MultivariateNormal(q.loc, q.lazy_covariance_matrix), MultivariateNormal(p.loc, p.lazy_covariance_matrix)
+        )
+    return q.prior_kl.expand(torch.broadcast_shapes(q.batch_shape, p.batch_shape))
