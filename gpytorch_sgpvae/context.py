@@ -101,7 +101,8 @@ class Context:
         pairs = [(task.x, task.y) if isinstance(task, Context) else tuple(task) for task in tasks]
         if not pairs:
             raise ValueError("Context.pad needs at least one task, got an empty list.")
-        xs, ys = [], []
+        xs: list[Tensor] = []
+        ys: list[Tensor] = []
         for i, (x, y) in enumerate(pairs):
             _check_tensor("x", x)
             _check_tensor("y", y)
@@ -111,7 +112,7 @@ class Context:
                     f"Task {i} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: "
                     "expected x (N, D) and y (N, P), or (N,) for one output, with the same N."
                 )
-            if (x.shape[1:], y.shape[1:]) != (xs[0].shape[1:], ys[0].shape[1:]) if xs else False:
+            if xs and (x.shape[1:], y.shape[1:]) != (xs[0].shape[1:], ys[0].shape[1:]):
                 raise ValueError(
                     f"Task {i} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}, but task 0 has "
                     f"{tuple(xs[0].shape)} and {tuple(ys[0].shape)}: only N may differ between tasks. "
@@ -143,7 +144,11 @@ class Context:
 
     def is_at(self, x: Tensor) -> bool:
         """Whether x is this context's own tensor of inputs, so that what was computed there need not be again."""
-        return x is self.x or x is self._given_x
+        given = self._given_x
+        if given.dim() == 1 and x._base is given:
+            # GPyTorch's models turn inputs of shape (N,) into views of shape (N, 1).
+            return x.shape == (*given.shape, 1) and x.stride(0) == given.stride(0)
+        return x is self.x or x is given
 
     def to(self, *args: Any, **kwargs: Any) -> Context:
         """This context with another dtype or on another device; the arguments are those of `Tensor.to`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -38,10 +39,9 @@ class MLP(torch.nn.Sequential):
         hidden_sizes: Sequence[int] = (20, 20),
         activation: Callable[[], torch.nn.Module] = torch.nn.ReLU,
     ):
-        layers: list[torch.nn.Module] = []
-        for size, next_size in _layer_sizes(in_size, hidden_sizes, out_size):
-            layers += [torch.nn.Linear(size, next_size), activation()]
-        super().__init__(*layers[:-1])
+        linear = [torch.nn.Linear(*sizes) for sizes in _layer_sizes(in_size, hidden_sizes, out_size)]
+        hidden = [module for layer in linear[:-1] for module in (layer, activation())]
+        super().__init__(*hidden, linear[-1])
         self.in_size = in_size
         self.out_size = out_size
 
@@ -57,7 +57,7 @@ class MLP(torch.nn.Sequential):
     @property
     def output_bias(self) -> Tensor:
         """The bias of the last layer (`out_size`)."""
-        return self[-1].bias
+        return self.get_submodule(str(len(self) - 1)).get_parameter("bias")
 
 
 class StackedMLP(torch.nn.Module):
@@ -101,4 +101,4 @@ def _layer_sizes(in_size: int, hidden_sizes: Sequence[int], out_size: int) -> li
     sizes = [in_size, *hidden_sizes, out_size]
     if min(sizes) < 1:
         raise ValueError(f"Layer sizes must be at least 1, got {sizes} from the input to the output.")
-    return list(zip(sizes[:-1], sizes[1:], strict=True))
+    return list(pairwise(sizes))

@@ -102,8 +102,10 @@ class DecoderLikelihood(Likelihood):
             base_samples = torch.randn(num_samples, *mean.shape, dtype=mean.dtype, device=mean.device)
         return Prediction(self, mean, stddev, base_samples)
 
-    def _row_log_probs(self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any):
-        """log p(y_n | f_n) of the observed entries of each row, for each sample (`S x *T x N`)."""
+    def _row_log_probs(
+        self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        """Of each row the observed entries' log p(y_n | f_n), for each sample (`S x *T x N`)."""
         distribution = self._draw_likelihood_samples(function_dist, *args, **kwargs)
         filled, observed = fill_missing(as_rows(observations, distribution.batch_shape))
         log_probs = distribution.log_prob(filled)  # (S, *T, N, P)

@@ -75,7 +75,7 @@ class Prediction:
         return torch.stack([self._quantile(level) for level in p]) if p.dim() else self._quantile(p)
 
     def sample(self, n: int) -> Tensor:
-        """n draws at each input, independent from input to input (`n x *T x N x P`)."""
+        """Draw n values at each input, independent from input to input (`n x *T x N x P`)."""
         with torch.no_grad():
             shape = (n, *self.function_mean.shape)
             noise = torch.randn(shape, dtype=self.function_mean.dtype, device=self.function_mean.device)

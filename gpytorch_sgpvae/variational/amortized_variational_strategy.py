@@ -114,6 +114,8 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
         https://arxiv.org/abs/2010.10177
     """
 
+    inducing_points: Tensor
+
     def __init__(
         self,
         model: ApproximateGP,
@@ -189,10 +191,9 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
     @property
     def prior_distribution(self) -> WhitenedPrior:
         """p(v), whitened, of the shape of the last q(v)."""
-        if self._conditioning is not None and self._last_q_v() is None:
+        q_v = self._last_q_v()
+        if q_v is None and self._conditioning is not None:
             q_v = self.variational_distribution
-        else:
-            q_v = self._last_q_v()
         shape = self._variational_distribution.shape() if q_v is None else q_v.loc.shape
         zeros = torch.zeros(shape, dtype=self.inducing_points.dtype, device=self.inducing_points.device)
         return WhitenedPrior(zeros, DiagLinearOperator(torch.ones_like(zeros)))
@@ -203,7 +204,7 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
             "use gpytorch_sgpvae.condition(model, (x, y)), or pass context=(x, y) to the model."
         )
 
-    def __call__(  # type: ignore[override]
+    def __call__(
         self,
         x: Tensor,
         prior: bool = False,
@@ -244,7 +245,7 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
 
     def __getstate__(self) -> dict[str, Any]:
         # q(v) of the last call hangs on a graph, which can be neither copied nor pickled.
-        forgotten = {"_memoize_cache": {}, "_conditioning": None, "_conditioning_encoding": None}
+        forgotten: dict[str, Any] = {"_memoize_cache": {}, "_conditioning": None, "_conditioning_encoding": None}
         return {**self.__dict__, **forgotten}
 
     def _inverse_cholesky_factor(self, **kwargs: Any) -> Tensor:

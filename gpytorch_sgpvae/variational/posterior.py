@@ -52,13 +52,7 @@ def condition(model: torch.nn.Module, context: Context | tuple[Tensor, Tensor]) 
         (:class:`gpytorch.settings.detach_test_caches`).
     :param context: What was observed.
     """
-    strategies = _amortized_strategies(model)
-    if len(strategies) > 1:
-        raise ValueError(
-            f"The model has {len(strategies)} amortized strategies, and a context belongs to one: "
-            "pass context= to the layer it is meant for."
-        )
-    encoding = strategies[0].encode(context)
+    encoding = _amortized_strategy(model).encode(context)
     return Posterior(model, encoding if model.training else encoding.for_prediction())
 
 
@@ -70,7 +64,7 @@ def conditioned_on(model: torch.nn.Module, context: Context | tuple[Tensor, Tens
 
     In eval mode the context is encoded once; in training mode at each call, as the parameters move.
 
-    :param model: A model with an :class:`~gpytorch_sgpvae.AmortizedVariationalStrategy` in it.
+    :param model: A model with one :class:`~gpytorch_sgpvae.AmortizedVariationalStrategy` in it.
     :param context: What was observed.
 
     Example:
@@ -82,21 +76,24 @@ def conditioned_on(model: torch.nn.Module, context: Context | tuple[Tensor, Tens
         >>> [len(chunk) for chunk in chunks]
         [30, 30, 30, 10]
     """
-    context = as_context(context)
-    strategies = _amortized_strategies(model)
-    outer = [strategy.set_conditioning(context) for strategy in strategies]
+    strategy = _amortized_strategy(model)
+    outer = strategy.set_conditioning(as_context(context))
     try:
         yield model
     finally:
-        for strategy, conditioning in zip(strategies, outer, strict=True):
-            strategy.set_conditioning(conditioning)
+        strategy.set_conditioning(outer)
 
 
-def _amortized_strategies(model: torch.nn.Module) -> list[AmortizedVariationalStrategy]:
+def _amortized_strategy(model: torch.nn.Module) -> AmortizedVariationalStrategy:
     strategies = [module for module in model.modules() if isinstance(module, AmortizedVariationalStrategy)]
     if not strategies:
         raise ValueError(
             f"{type(model).__name__} has no AmortizedVariationalStrategy: GPyTorch's other variational models cannot "
             "be conditioned on new data."
         )
-    return strategies
+    if len(strategies) > 1:
+        raise ValueError(
+            f"{type(model).__name__} has {len(strategies)} amortized strategies, and a context belongs to one: "
+            "pass context= to the layer it is meant for."
+        )
+    return strategies[0]

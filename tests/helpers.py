@@ -1,0 +1,182 @@
+"""Small models and measuring devices that many tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import MagicMock, patch
+
+import gpytorch
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
+from gpytorch.means import ConstantMean, Mean
+from gpytorch.variational import IndependentMultitaskVariationalStrategy
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpytorch_sgpvae import (
+    MLP,
+    AmortizedVariationalDistribution,
+    AmortizedVariationalStrategy,
+    DecoderLikelihood,
+    FactorNet,
+    GaussianObservations,
+    GaussianSites,
+    IndexNet,
+    InferenceNetwork,
+    PointNet,
+    ZeroImputation,
+)
+
+NETWORKS: list[type[InferenceNetwork]] = [FactorNet, IndexNet, PointNet, ZeroImputation]
+DTYPES = [torch.float32, torch.float64]
+
+
+def rbf(batch_shape: torch.Size) -> Kernel:
+    return ScaleKernel(RBFKernel(batch_shape=batch_shape), batch_shape=batch_shape)
+
+
+# input dimension 2 throughout
+KERNELS: dict[str, Callable[[torch.Size], Kernel]] = {
+    "rbf": rbf,
+    "rbf_ard": lambda batch: ScaleKernel(RBFKernel(ard_num_dims=2, batch_shape=batch), batch_shape=batch),
+    "matern12": lambda batch: MaternKernel(nu=0.5, batch_shape=batch),
+    "matern32_ard": lambda batch: MaternKernel(nu=1.5, ard_num_dims=2, batch_shape=batch),
+    "matern52": lambda batch: MaternKernel(nu=2.5, batch_shape=batch),
+    "periodic": lambda batch: ScaleKernel(PeriodicKernel(batch_shape=batch), batch_shape=batch),
+    "additive": lambda batch: rbf(batch) + MaternKernel(nu=2.5, batch_shape=batch),
+    "product": lambda batch: RBFKernel(batch_shape=batch) * PeriodicKernel(batch_shape=batch),
+}
+
+
+class Model(gpytorch.models.ApproximateGP):
+    """GPyTorch's own idiom, with everything that the tests vary as an argument."""
+
+    def __init__(
+        self,
+        inducing_points: Tensor,
+        network: torch.nn.Module,
+        kernel: Callable[[torch.Size], Kernel] = rbf,
+        mean: Mean | None = None,
+        wrapped: bool = True,
+        jitter_val: float | None = None,
+        learn_inducing_locations: bool = True,
+    ):
+        num_latents = network.num_latents
+        batch_shape = torch.Size([]) if num_latents is None else torch.Size([num_latents])
+        strategy = AmortizedVariationalStrategy(
+            self,
+            inducing_points,
+            AmortizedVariationalDistribution(network),
+            learn_inducing_locations=learn_inducing_locations,
+            jitter_val=jitter_val,
+        )
+        if wrapped and num_latents is not None:
+            strategy = IndependentMultitaskVariationalStrategy(strategy, num_tasks=num_latents)
+        super().__init__(strategy)
+        self.mean_module = ConstantMean(batch_shape=batch_shape) if mean is None else mean
+        self.covar_module = kernel(batch_shape)
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    @property
+    def strategy(self) -> AmortizedVariationalStrategy:
+        return getattr(self.variational_strategy, "base_variational_strategy", self.variational_strategy)
+
+
+class ExactSites(torch.nn.Module):
+    """The sites of GP regression, g = y and v = σ², for one output and no latent dimension."""
+
+    num_latents = None
+
+    def __init__(self, noise: float):
+        super().__init__()
+        self.noise = noise
+
+    def forward(self, y: Tensor, observed: Tensor) -> GaussianSites:
+        precision = observed.squeeze(-1) / self.noise
+        return GaussianSites(y.squeeze(-1) * precision, precision.to(y.dtype))
+
+
+def make_model(
+    num_outputs: int = 3,
+    num_latents: int | None = 2,
+    num_inducing: int = 5,
+    network: type[InferenceNetwork] = FactorNet,
+    dtype: torch.dtype = torch.float64,
+    activation: type[torch.nn.Module] = torch.nn.ReLU,
+    **kwargs,
+) -> Model:
+    """A model with inputs in two dimensions, whose parameters are all different from their defaults."""
+    inducing_points = torch.rand(num_inducing, 2, dtype=dtype) * 3
+    model = Model(inducing_points, network(num_outputs, num_latents, (8,), activation), **kwargs).to(dtype)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.startswith(("mean_module", "covar_module")):
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def make_likelihood(
+    num_outputs: int = 3,
+    num_latents: int = 2,
+    dtype: torch.dtype = torch.float64,
+    activation: type[torch.nn.Module] = torch.nn.ReLU,
+) -> DecoderLikelihood:
+    decoder = MLP(num_latents, num_outputs, (8,), activation)
+    return DecoderLikelihood(decoder, GaussianObservations(num_outputs)).to(dtype)
+
+
+def make_data(
+    *batch_shape: int,
+    num_points: int = 12,
+    num_outputs: int = 3,
+    missing: float = 0.3,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[Tensor, Tensor]:
+    x = torch.rand(*batch_shape, num_points, 2, dtype=dtype) * 3
+    y = torch.randn(*batch_shape, num_points, num_outputs, dtype=dtype)
+    y[torch.rand(y.shape) < missing] = torch.nan
+    return x, y
+
+
+class _LargestAllocation(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for output in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(output, Tensor):
+                self.numel = max(self.numel, output.untyped_storage().nbytes() // output.element_size())
+        return result
+
+
+@contextmanager
+def largest_allocation() -> Iterator[_LargestAllocation]:
+    """The largest storage that any operation returns, in elements; views count as what they look into."""
+    with _LargestAllocation() as mode:
+        yield mode
+
+
+@contextmanager
+def cholesky_calls() -> Iterator[list[torch.Size]]:
+    """The shapes of all matrices that are factorized."""
+    shapes: list[torch.Size] = []
+
+    def record(factorize):
+        def wrapped(matrix, *args, **kwargs):
+            shapes.append(matrix.shape)
+            return factorize(matrix, *args, **kwargs)
+
+        return MagicMock(side_effect=wrapped)
+
+    with (
+        patch("torch.linalg.cholesky_ex", record(torch.linalg.cholesky_ex)),
+        patch("torch.linalg.cholesky", record(torch.linalg.cholesky)),
+        patch("torch.cholesky", record(torch.cholesky)),
+    ):
+        yield shapes

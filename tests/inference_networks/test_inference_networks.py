@@ -1,0 +1,248 @@
+"""What every partial inference network promises. A new one is tested by adding it to `helpers.NETWORKS`."""
+
+from __future__ import annotations
+
+import copy
+
+import helpers
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpytorch_sgpvae.inference_networks
+from gpytorch_sgpvae import FactorNet, GaussianSites, IndexNet, InferenceNetwork, PointNet, TaskELBO, ZeroImputation
+
+
+@pytest.fixture(params=helpers.NETWORKS)
+def network_class(request):
+    return request.param
+
+
+def test_every_network_is_tested():
+    public = {getattr(gpytorch_sgpvae.inference_networks, name) for name in gpytorch_sgpvae.inference_networks.__all__}
+    assert set(helpers.NETWORKS) == public - {InferenceNetwork}
+
+
+def random_task(dtype, *shape):
+    y = torch.randn(*shape, dtype=dtype)
+    observed = torch.rand(*shape) < 0.6
+    observed[..., 0, :] = False
+    return y, observed
+
+
+def permute_outputs(network: InferenceNetwork, permutation: torch.Tensor) -> InferenceNetwork:
+    """The network that reads output `permutation[i]` in column i."""
+    network = copy.deepcopy(network)
+    if isinstance(network, FactorNet):
+        stacked = network.factors.parameters()
+    elif isinstance(network, IndexNet):
+        stacked = network.embeddings.parameters()
+    elif isinstance(network, PointNet):
+        stacked = [network.index]
+    else:
+        network.encoder[0].weight.data = network.encoder[0].weight.data[:, permutation]
+        stacked = []
+    for parameter in stacked:
+        parameter.data = parameter.data[permutation]
+    return network
+
+
+@pytest.mark.parametrize("batch_shape", [(), (4,), (2, 3), (0,)])
+@pytest.mark.parametrize("num_latents", [1, 2, None])
+@pytest.mark.parametrize("num_outputs", [1, 3])
+@pytest.mark.parametrize("num_points", [0, 1, 7])
+def test_shapes_and_dtype(network_class, batch_shape, num_latents, num_outputs, num_points, dtype):
+    network = network_class(num_outputs, num_latents).to(dtype)
+    y = torch.randn(*batch_shape, num_points, num_outputs, dtype=dtype)
+    sites = network(y, y > 0)
+    latents = () if num_latents is None else (num_latents,)
+    assert sites.shape == (*batch_shape, *latents, num_points)
+    assert sites.precision.dtype == sites.precision_mean.dtype == dtype
+
+
+@pytest.mark.parametrize("garbage", [0.0, 1e30, torch.nan, torch.inf])
+def test_missing_entries_influence_neither_values_nor_gradients(network_class, dtype, garbage):
+    network = network_class(3, 2).to(dtype)
+    y, observed = random_task(dtype, 4, 7, 3)
+
+    def run(y):
+        network.zero_grad()
+        y = y.clone().requires_grad_()
+        sites = network(y, observed)
+        (sites.precision.sum() + sites.precision_mean.square().sum()).backward()
+        return sites, y.grad, [parameter.grad for parameter in network.parameters()]
+
+    sites, y_grad, grads = run(y)
+    other_sites, other_y_grad, other_grads = run(torch.where(observed, y, garbage))
+    assert torch.equal(sites.precision, other_sites.precision)
+    assert torch.equal(sites.precision_mean, other_sites.precision_mean)
+    assert torch.equal(y_grad, other_y_grad)
+    assert (y_grad[~observed] == 0).all()
+    assert all(torch.equal(grad, other) for grad, other in zip(grads, other_grads, strict=True))
+
+
+def test_a_row_with_nothing_observed_has_precision_exactly_zero(network_class, dtype):
+    network = network_class(3, 2).to(dtype)
+    y, observed = random_task(dtype, 4, 7, 3)
+    sites = network(y, observed)
+    nothing = ~observed.any(-1).unsqueeze(-2).expand_as(sites.precision)
+    assert nothing.any()
+    assert (sites.precision[nothing] == 0).all()
+    assert (sites.precision_mean[nothing] == 0).all()
+    assert (sites.precision[~nothing] > 0).all()
+
+
+def test_permuting_the_outputs_together_with_their_networks_changes_nothing(network_class, dtype):
+    network = network_class(5, 2).to(dtype)
+    y, observed = random_task(dtype, 4, 7, 5)
+    permutation = torch.tensor([3, 0, 4, 1, 2])
+    sites = network(y, observed)
+    permuted = permute_outputs(network, permutation)(y[..., permutation], observed[..., permutation])
+    torch.testing.assert_close(permuted.precision, sites.precision, rtol=1e-5, atol=0)
+    torch.testing.assert_close(permuted.precision_mean, sites.precision_mean, rtol=1e-4, atol=1e-3)
+    # and the permutation of the outputs alone does
+    assert not torch.allclose(network(y[..., permutation], observed[..., permutation]).precision, sites.precision)
+
+
+@pytest.mark.parametrize("set_network", [PointNet, IndexNet])
+def test_deep_sets_depend_on_the_set_of_pairs_of_index_and_value_alone(set_network):
+    """The representation is a sum over observed pairs, in whatever order they are added."""
+    network = set_network(4, 2).double()
+    y, observed = random_task(torch.float64, 7, 4)
+    seen = {}
+    network.head.register_forward_pre_hook(lambda module, inputs: seen.update(representation=inputs[0]))
+    network(y, observed)
+    pairs = [(n, p) for n in range(7) for p in range(4) if observed[n, p]]
+    total = torch.zeros(7, network.representation_size, dtype=torch.float64)
+    for i in torch.randperm(len(pairs)).tolist():
+        n, p = pairs[i]
+        if set_network is PointNet:
+            total[n] += network.embedding(torch.stack([network.index[p], y[n, p]]))
+        else:
+            total[n] += network.embeddings(y[n, p].expand(4, 1, 1))[p, 0]
+    torch.testing.assert_close(seen["representation"], total, rtol=0, atol=1e-12)
+
+
+def test_every_output_of_factor_net_has_weights_of_its_own_and_all_are_evaluated_as_one_by_one(dtype):
+    network = FactorNet(3, 2).to(dtype)
+    y = torch.randn(7, 3, dtype=dtype)
+    sites = network(y, torch.ones(7, 3, dtype=torch.bool))
+    precision = 0
+    for p in range(3):
+        hidden = y[:, [p]]
+        for i, (weight, bias) in enumerate(zip(network.factors.weights, network.factors.biases, strict=True)):
+            hidden = hidden @ weight[p] + bias[p]
+            hidden = hidden.relu() if i < 2 else hidden
+        precision = precision + (network.min_stddev + torch.nn.functional.softplus(hidden[:, 2:])) ** -2
+    torch.testing.assert_close(sites.precision.mT, precision)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3, 1e6])
+def test_precision_is_positive_and_bounded_where_anything_is_observed(network_class, dtype, scale):
+    network = network_class(3, 2).to(dtype)
+    y = scale * torch.randn(50, 3, dtype=dtype)
+    precision = network(y, torch.ones(50, 3, dtype=torch.bool)).precision
+    bound = network.min_stddev**-2 * (3 if network_class is FactorNet else 1)
+    assert (precision > 0).all()
+    assert (precision <= bound * 1.0001).all()
+
+
+def test_a_site_of_one_output_starts_with_the_initial_stddev(network_class):
+    network = network_class(1, 2, initial_stddev=0.3)
+    y = 0.1 * torch.randn(500, 1)
+    stddev = network(y, torch.ones(500, 1, dtype=torch.bool)).precision.rsqrt()
+    assert 0.15 < stddev.median() < 0.6
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
+def test_whole_training_steps_stay_finite_for_large_outputs(network_class, dtype, scale):
+    model, likelihood = helpers.make_model(network=network_class, dtype=dtype), helpers.make_likelihood(dtype=dtype)
+    x, y = helpers.make_data(3, num_points=60, dtype=dtype)
+    y = scale * y
+    parameters = [*model.parameters(), *likelihood.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=1e-2)
+    elbo = TaskELBO(likelihood, model)
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = -elbo(model(x, context=(x, y)), y).mean()
+        loss.backward()
+        assert loss.isfinite()
+        assert all(parameter.grad.isfinite().all() for parameter in parameters)
+        optimizer.step()
+        assert all(parameter.isfinite().all() for parameter in parameters)
+
+
+@pytest.mark.parametrize("shape", [(7, 2), (7, 4), (4, 7, 1)])
+def test_the_wrong_number_of_outputs_is_an_error_that_names_both(network_class, shape):
+    y = torch.randn(shape)
+    with pytest.raises(ValueError, match=rf"num_outputs=3.*{shape[-1]}\)"):
+        network_class(3, 2)(y, y > 0)
+
+
+def test_a_mask_of_another_shape_is_an_error(network_class):
+    with pytest.raises(ValueError, match="observed of shape"):
+        network_class(3, 2)(torch.randn(7, 3), torch.ones(7, 1, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "message"),
+    [
+        ((0, 2), {}, "num_outputs and num_latents must be at least 1"),
+        ((3, 0), {}, "num_outputs and num_latents must be at least 1"),
+        ((3, 2, (0,)), {}, "Layer sizes must be at least 1"),
+        ((3, 2), {"min_stddev": 0.2}, "min_stddev < initial_stddev"),
+    ],
+)
+def test_impossible_sizes_are_errors(network_class, arguments, keywords, message):
+    with pytest.raises(ValueError, match=message):
+        network_class(*arguments, **keywords)
+
+
+def test_copies_and_state_dicts_are_faithful(network_class):
+    network = network_class(3, 2)
+    other = network_class(3, 2)
+    other.load_state_dict(network.state_dict())
+    y, observed = random_task(torch.float32, 7, 3)
+    for twin in (copy.deepcopy(network), other):
+        assert torch.equal(twin(y, observed).precision, network(y, observed).precision)
+
+
+@given(
+    data=st.data(),
+    num_points=st.integers(0, 6),
+    num_outputs=st.integers(1, 4),
+    batch_shape=st.lists(st.integers(0, 3), max_size=2),
+)
+def test_sites_are_finite_and_zero_exactly_where_rows_are_empty(data, num_points, num_outputs, batch_shape):
+    network = data.draw(st.sampled_from(helpers.NETWORKS))(num_outputs, 2, (4,))
+    y = torch.randn(*batch_shape, num_points, num_outputs)
+    observed = torch.rand(y.shape) < data.draw(st.floats(0, 1))
+    sites = network(y, observed)
+    assert sites.precision.isfinite().all()
+    assert sites.precision_mean.isfinite().all()
+    expected = observed.any(-1).unsqueeze(-2).expand(sites.shape)
+    assert torch.equal(sites.precision > 0, expected)
+
+
+class TestOwnNetworks:
+    def test_a_subclass_needs_to_fill_in_encode_alone(self):
+        class Constant(InferenceNetwork):
+            def encode(self, y, observed):
+                return y[..., :1].expand(*y.shape[:-1], 2), torch.ones(*y.shape[:-1], 2)
+
+        y, observed = random_task(torch.float32, 4, 7, 3)
+        sites = Constant(3, 2)(y, observed)
+        assert isinstance(sites, GaussianSites)
+        assert torch.equal(sites.precision > 0, observed.any(-1).unsqueeze(-2).expand(4, 2, 7))
+
+    def test_one_without_encode_says_so(self):
+        with pytest.raises(NotImplementedError, match="encode"):
+            InferenceNetwork(3, 2)(torch.zeros(7, 3), torch.ones(7, 3, dtype=torch.bool))
+
+
+def test_zero_imputation_cannot_tell_a_missing_value_from_zero():
+    network = ZeroImputation(2, 1)
+    y = torch.tensor([[1.0, 0.0]])
+    hidden = network(y, torch.tensor([[True, False]]))
+    assert torch.equal(hidden.precision, network(y, torch.tensor([[True, True]])).precision)

@@ -1,0 +1,68 @@
+"""
+Dense textbook formulas in float64, the judges of the package. Nothing here imports it.
+
+Matrices are plain tensors; Kuu comes with its jitter already added, and every formula inverts what it needs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Gaussian(NamedTuple):
+    mean: Tensor
+    covariance: Tensor
+
+
+def exact_gp(
+    Kff: Tensor, Ksf: Tensor, Kss: Tensor, mean_f: Tensor, mean_s: Tensor, y: Tensor, noise: float
+) -> Gaussian:
+    """Rasmussen and Williams (2006), eqs. 2.23 and 2.24."""
+    inverse = torch.linalg.inv(Kff + noise * torch.eye(len(y), dtype=Kff.dtype))
+    return Gaussian(mean_s + Ksf @ inverse @ (y - mean_f), Kss - Ksf @ inverse @ Ksf.T)
+
+
+def log_normal_density(y: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
+    residual = y - mean
+    quadratic = residual @ torch.linalg.solve(covariance, residual)
+    return -0.5 * (quadratic + torch.linalg.slogdet(covariance).logabsdet + len(y) * math.log(2 * math.pi))
+
+
+def titsias_bound(Kuu: Tensor, Kuf: Tensor, Kff: Tensor, mean_f: Tensor, y: Tensor, noise: float) -> Tensor:
+    """Titsias (2009), eq. 9."""
+    Qff = Kuf.T @ torch.linalg.solve(Kuu, Kuf)
+    evidence = log_normal_density(y, mean_f, Qff + noise * torch.eye(len(y), dtype=y.dtype))
+    return evidence - torch.trace(Kff - Qff) / (2 * noise)
+
+
+def sparse_posterior(
+    Kuu: Tensor, Kuf: Tensor, mean_u: Tensor, mean_f: Tensor, precision_mean: Tensor, precision: Tensor
+) -> Gaussian:
+    """q(u) ∝ p(u) Π N(g_n | μ_n + k_nu Kuu⁻¹ (u − μ_u), v_n), by its natural parameters."""
+    projection = torch.linalg.solve(Kuu, Kuf).T  # (N, M)
+    posterior_precision = torch.linalg.inv(Kuu) + projection.T @ torch.diag(precision) @ projection
+    covariance = torch.linalg.inv(posterior_precision)
+    return Gaussian(mean_u + covariance @ projection.T @ (precision_mean - precision * mean_f), covariance)
+
+
+def sparse_predictive(q_u: Gaussian, Kuu: Tensor, Kus: Tensor, Kss: Tensor, mean_u: Tensor, mean_s: Tensor) -> Gaussian:
+    """q(f*) = ∫ p(f* | u) q(u) du."""
+    projection = torch.linalg.solve(Kuu, Kus).T
+    mean = mean_s + projection @ (q_u.mean - mean_u)
+    return Gaussian(mean, Kss - projection @ Kus + projection @ q_u.covariance @ projection.T)
+
+
+def kl_divergence(q: Gaussian, p: Gaussian) -> Tensor:
+    """KL between two multivariate normals."""
+    difference = p.mean - q.mean
+    return 0.5 * (
+        torch.trace(torch.linalg.solve(p.covariance, q.covariance))
+        + difference @ torch.linalg.solve(p.covariance, difference)
+        - len(difference)
+        + torch.linalg.slogdet(p.covariance).logabsdet
+        - torch.linalg.slogdet(q.covariance).logabsdet
+    )

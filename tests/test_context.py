@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import gpytorch
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpytorch_sgpvae import Context
+from gpytorch_sgpvae.context import as_context
+
+NAN = torch.nan
+
+
+class TestTheDoor:
+    def test_nan_becomes_a_finite_filling_and_a_mask(self):
+        y = torch.tensor([[1.0, NAN], [NAN, NAN], [2.0, 3.0]])
+        context = Context(torch.rand(3, 1), y)
+        assert context.filled.tolist() == [[1.0, 0.0], [0.0, 0.0], [2.0, 3.0]]
+        assert context.observed.tolist() == [[True, False], [False, False], [True, True]]
+        assert context.y is y
+
+    def test_x_is_finite_and_always_the_same_object(self):
+        x = torch.tensor([[0.0], [NAN], [2.0]])
+        context = Context(x, torch.tensor([[1.0], [NAN], [2.0]]))
+        assert context.x.isfinite().all()
+        assert context.x is context.x
+        assert context.is_at(context.x)
+        assert context.is_at(x)
+        assert not context.is_at(x.clone())
+
+    def test_gradients_pass_to_the_inputs_of_observed_rows(self):
+        x = torch.rand(3, 1, requires_grad=True)
+        Context(x, torch.randn(3, 1)).x.sum().backward()
+        assert torch.equal(x.grad, torch.ones(3, 1))
+
+
+class TestShapes:
+    @pytest.mark.parametrize(
+        ("x_shape", "y_shape", "batch_shape", "num_outputs"),
+        [
+            ((6, 2), (6, 3), (), 3),
+            ((6, 2), (6,), (), 1),
+            ((6,), (6,), (), 1),
+            ((6,), (6, 3), (), 3),
+            ((4, 6, 2), (4, 6, 3), (4,), 3),
+            ((4, 6, 2), (4, 6), (4,), 1),
+            ((6, 2), (4, 6, 3), (4,), 3),
+            ((6, 2), (4, 6), (4,), 1),
+            ((4, 6, 2), (6, 3), (4,), 3),
+            ((5, 1, 6, 2), (4, 6, 3), (5, 4), 3),
+            ((6, 6, 2), (6, 6), (6,), 1),
+            ((0, 2), (0, 3), (), 3),
+            ((0, 6, 2), (0, 6, 3), (0,), 3),
+        ],
+    )
+    def test_batch_shapes_broadcast(self, x_shape, y_shape, batch_shape, num_outputs):
+        context = Context(torch.rand(x_shape), torch.randn(y_shape))
+        num_points = x_shape[-2] if len(x_shape) > 1 else x_shape[0]
+        assert context.batch_shape == batch_shape
+        assert context.filled.shape == context.observed.shape == (*batch_shape, num_points, num_outputs)
+        assert context.y.shape == y_shape
+        assert context.num_points == num_points
+        assert context.num_outputs == num_outputs
+
+    @given(
+        batch=st.lists(st.integers(0, 3), max_size=2),
+        num_points=st.integers(0, 5),
+        num_outputs=st.integers(1, 3),
+        missing=st.floats(0, 1),
+        shared=st.booleans(),
+    )
+    def test_filled_observed_and_y_always_tell_the_same_story(self, batch, num_points, num_outputs, missing, shared):
+        x = torch.rand(*([] if shared else batch), num_points, 2)
+        y = torch.randn(*batch, num_points, num_outputs)
+        y[torch.rand(y.shape) < missing] = NAN
+        context = Context(x, y)
+        assert torch.equal(context.observed, ~y.isnan())
+        assert torch.equal(torch.where(context.observed, context.filled, NAN).isnan(), y.isnan())
+        assert context.filled.isfinite().all()
+
+
+class TestPad:
+    def test_ragged_tasks_become_one_batch(self):
+        tasks = [(torch.rand(n, 2), torch.randn(n, 3)) for n in (4, 1, 0, 6)]
+        context = Context.pad(tasks)
+        assert context.batch_shape == (4,)
+        assert context.num_points == 6
+        for t, (x, y) in enumerate(tasks):
+            assert torch.equal(context.x[t, : len(x)], x)
+            assert torch.equal(context.y[t, : len(x)], y)
+            assert not context.observed[t, len(x) :].any()
+        assert torch.equal(context.x[0, 4:], tasks[0][0][-1:].expand(2, 2))
+
+    def test_one_output_and_one_input_dimension(self):
+        context = Context.pad([(torch.rand(4), torch.randn(4)), (torch.rand(2), torch.randn(2))])
+        assert context.x.shape == (2, 4, 1)
+        assert context.y.shape == (2, 4)
+        assert context.filled.shape == (2, 4, 1)
+
+    def test_contexts_and_generators_are_fine(self):
+        contexts = (Context(torch.rand(n, 2), torch.randn(n, 3)) for n in (4, 2))
+        assert Context.pad(contexts).batch_shape == (2,)
+
+    @pytest.mark.parametrize(
+        ("tasks", "message"),
+        [
+            ([], "at least one task"),
+            ([(torch.rand(4, 2), torch.randn(3, 3))], r"Task 0 .*\(4, 2\).*\(3, 3\)"),
+            ([(torch.rand(2, 4, 2), torch.randn(2, 4, 3))], "Task 0"),
+            ([(torch.rand(4, 2), torch.randn(4, 3)), (torch.rand(4, 1), torch.randn(4, 3))], r"Task 1 .*only N may"),
+            ([(torch.rand(4, 2), torch.randn(4, 3)), (torch.rand(4, 2), torch.randn(4, 2))], "column of NaN"),
+        ],
+    )
+    def test_tasks_that_do_not_fit_together_are_errors(self, tasks, message):
+        with pytest.raises(ValueError, match=message):
+            Context.pad(tasks)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("x", "y", "message"),
+        [
+            (torch.rand(6, 2), torch.randn(5, 3), r"\(6, 2\).*N = 6.*\(5, 3\).*\(\*T, N, P\)"),
+            (torch.rand(4, 6, 2), torch.randn(3, 6, 3), r"\(4,\).*\(3,\).*do not broadcast"),
+            (torch.rand(6, 2), torch.full((6, 3), torch.inf), "18 infinite entries.*NaN"),
+            (torch.full((6, 2), NAN), torch.randn(6, 3), "not finite in 6 rows.*drop these rows"),
+            (torch.full((6, 2), torch.inf), torch.randn(6, 3), "not finite in 6 rows"),
+            (torch.rand(6, 2), torch.zeros(6, 3, dtype=torch.int64), r"torch.int64.*y.float\(\)"),
+            (torch.rand(6, 2), torch.randn(6, 3, dtype=torch.float64), r"float32.*float64.*\.to\("),
+            (torch.rand(6, 2), torch.tensor(1.0), "no dimensions"),
+        ],
+    )
+    def test_is_a_value_error_that_names_shapes_and_the_fix(self, x, y, message):
+        with pytest.raises(ValueError, match=message):
+            Context(x, y)
+
+    @pytest.mark.parametrize("bad", [[[1.0]], 3.0, None])
+    def test_what_is_no_tensor_is_a_type_error(self, bad):
+        with pytest.raises(TypeError, match="torch.as_tensor"):
+            Context(torch.rand(1, 1), bad)
+
+    def test_checks_of_values_are_off_with_debug(self):
+        with gpytorch.settings.debug(False):
+            Context(torch.rand(6, 2), torch.full((6, 3), torch.inf))
+            with pytest.raises(ValueError, match="N = 6"):
+                Context(torch.rand(6, 2), torch.randn(5, 3))
+
+    @pytest.mark.parametrize("bad", [None, torch.rand(3, 2), (torch.rand(3, 2),), "x, y"])
+    def test_only_pairs_and_contexts_are_contexts(self, bad):
+        with pytest.raises(TypeError, match="Context or a pair"):
+            as_context(bad)
+
+
+def test_to_changes_dtype_and_keeps_the_rest():
+    context = Context(torch.rand(3, 1), torch.tensor([[1.0], [NAN], [2.0]])).to(torch.float64)
+    assert context.dtype == context.y.dtype == context.filled.dtype == torch.float64
+    assert context.observed.tolist() == [[True], [False], [True]]
+
+
+def test_repr_is_short():
+    assert repr(Context(torch.rand(3, 1), torch.randn(2, 3, 4))) == (
+        "Context(batch_shape=(2,), num_points=3, input_dim=1, num_outputs=4)"
+    )
