@@ -73,6 +73,11 @@ class Context:
                 f"The batch shapes {tuple(x.shape[:-2])} of x {tuple(x.shape)} and {tuple(rows.shape[:-2])} of "
                 f"y {tuple(y.shape)} do not broadcast: give one x per task, or one x without a batch for all."
             ) from None
+        if 0 in self.batch_shape:
+            raise ValueError(
+                f"There are no tasks in x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: a batch needs at "
+                "least one. A task without points has N = 0."
+            )
         if x.dtype != y.dtype or x.device != y.device:
             raise ValueError(
                 f"x is {x.dtype} on {x.device}, y is {y.dtype} on {y.device}: convert one with .to(...) first."

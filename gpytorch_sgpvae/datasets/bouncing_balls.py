@@ -26,8 +26,10 @@ def two_bouncing_balls(
     num_tasks: int,
     num_steps: int,
     num_pixels: int,
-    periods: tuple[float, float] = (30.0, 48.5),
-    radius: float = 0.04,
+    periods: tuple[float, float] = (28.6, 46.3),
+    brightness: tuple[float, float] = (1.0, 0.0),
+    background: float = 0.5,
+    radius: float = 0.05,
     noise_stddev: float = 0.05,
     missing: float = 0.25,
     generator: torch.Generator | None = None,
@@ -84,7 +86,9 @@ def two_bouncing_balls(
     positions = radius + (1 - 2 * radius) * bounces  # (T, N, 2)
     heights = (torch.arange(num_pixels, dtype=dtype, device=device) + 0.5) / num_pixels  # (P,)
     distances = (heights - positions.unsqueeze(-1)) / radius  # (T, N, 2, P)
-    truth = torch.exp(-0.5 * distances.square()).amax(-2)  # (T, N, P)
+    first, second = torch.exp(-0.5 * distances.square()).unbind(-2)  # (T, N, P)
+    truth = torch.lerp(torch.full_like(first, background), torch.full_like(first, brightness[0]), first)
+    truth = torch.lerp(truth, torch.full_like(first, brightness[1]), second)  # (T, N, P)
 
     noise = torch.randn(truth.shape, generator=generator, dtype=dtype, device=device)
     gone = torch.rand(truth.shape, generator=generator, dtype=dtype, device=device) < missing

@@ -52,16 +52,7 @@ class DecoderLikelihood(Likelihood):
         :param function_samples: Values of the latent functions (`... x N x K`).
         :return: p(y | f), of batch shape `... x N x P`.
         """
-        decoded = self.decoder(function_samples)
-        distribution = self.observation_model(decoded)
-        num_outputs = getattr(self.observation_model, "num_outputs", None)
-        if num_outputs is not None and distribution.batch_shape[-1] != num_outputs:
-            raise ValueError(
-                f"The decoder turned latent functions of shape {tuple(function_samples.shape)} into values of shape "
-                f"{tuple(decoded.shape)}, but {type(self.observation_model).__name__} has num_outputs={num_outputs}: "
-                "the decoder's last dimension does not fit it."
-            )
-        return distribution
+        return self.observation_model(self.decoder(function_samples))
 
     def expected_log_prob(
         self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any

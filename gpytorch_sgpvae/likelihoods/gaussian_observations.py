@@ -63,6 +63,11 @@ class GaussianObservations(Module):
         :param decoded: The decoder's values (`... x N x P`).
         :return: p(y | f), of batch shape `... x N x P`.
         """
+        if decoded.shape[-1] != self.num_outputs:
+            raise ValueError(
+                f"GaussianObservations({self.num_outputs}) takes {self.num_outputs} values per row, but the decoder "
+                f"gave it values of shape {tuple(decoded.shape)}: give the decoder out_size={self.num_outputs}."
+            )
         return Normal(decoded, self.noise.sqrt().expand_as(decoded), validate_args=False)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import gpytorch
 import torch
@@ -103,15 +104,24 @@ class SGPVAE(gpytorch.Module):
         """The variational strategy, for `strategy.set_inducing_points` and the like."""
         return self.model.variational_strategy.base_variational_strategy
 
-    def elbo(self, context: Context | tuple[Tensor, Tensor], beta: float = 1.0) -> Tensor:
-        """The :class:`~gpytorch_sgpvae.TaskELBO` of each task, in nats (`*T`)."""
+    def elbo(
+        self, context: Context | tuple[Tensor, Tensor], beta: float = 1.0, num_tasks: int = 1, **kwargs: Any
+    ) -> Tensor:
+        """
+        The evidence lower bound of each task, in nats (`*T`).
+
+        :param context: The tasks.
+        :param beta: See :class:`~gpytorch_sgpvae.TaskELBO`.
+        :param num_tasks: See :class:`~gpytorch_sgpvae.TaskELBO`; matters only for hyperpriors.
+        :param kwargs: Passed to the likelihood's `expected_log_prob`.
+        """
         context = as_context(context)
         q_f = self.model(context.x, context=context)
-        return TaskELBO(self.likelihood, self.model, beta=beta)(q_f, context.y)
+        return TaskELBO(self.likelihood, self.model, beta, num_tasks)(q_f, context.y, **kwargs)
 
-    def loss(self, context: Context | tuple[Tensor, Tensor]) -> Tensor:
-        """Minus the mean ELBO of the tasks: what an optimizer minimizes (a scalar)."""
-        return -self.elbo(context).mean()
+    def loss(self, context: Context | tuple[Tensor, Tensor], **kwargs: Any) -> Tensor:
+        """Minus the mean :meth:`elbo` of the tasks: what an optimizer minimizes (a scalar)."""
+        return -self.elbo(context, **kwargs).mean()
 
     def condition(self, context: Context | tuple[Tensor, Tensor]) -> Posterior:
         """The posterior of the latent functions given a context (see :func:`~gpytorch_sgpvae.condition`)."""

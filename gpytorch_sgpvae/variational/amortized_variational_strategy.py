@@ -175,7 +175,7 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
 
     def encode(self, context: Context | tuple[Tensor, Tensor], **kwargs: Any) -> Encoding:
         """Condition on a context: everything about it that q(f) depends on. Keywords go to the model's `forward`."""
-        return self._encode(self._check_context(as_context(context)), **kwargs)[0]
+        return self._encode(as_context(context), **kwargs)[0]
 
     @property
     def variational_distribution(self) -> AmortizedMultivariateNormal:
@@ -222,7 +222,7 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
         :return: q(f) at x (`*T x K` x N, or `*T` x N where the network has `num_latents=None`).
         """
         x = x.unsqueeze(-1) if x.dim() == 1 else x
-        self._check_inputs(x)
+        self._check_inputs(x, "x")
         if prior:
             return self.model.forward(self._insert_latents(x), **kwargs)
 
@@ -233,7 +233,7 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
         if isinstance(context, Encoding):
             encoding = context
         else:
-            context = self._check_context(as_context(context))
+            context = as_context(context)
             encoding, at_context = self._encode(context, **kwargs)
             at_x = at_context if context.is_at(x) else None
         if at_x is None:
@@ -268,6 +268,7 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
         )
 
     def _encode(self, context: Context, **kwargs: Any) -> tuple[Encoding, _PriorAt]:
+        self._check_inputs(context.x, "The context's x")
         Luu_inv = self._inverse_cholesky_factor(**kwargs)
         at_context = self._prior_at(context.x, self.inducing_points, Luu_inv, **kwargs)
         sites = self._variational_distribution(context)
@@ -306,22 +307,18 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
                 f"expected (M, D), or ({num_latents}, M, D) for inducing points of each latent function's own."
             )
 
-    def _check_inputs(self, x: Tensor) -> None:
-        if x.shape[-1] != self.inducing_points.shape[-1]:
-            raise ValueError(
-                f"x of shape {tuple(x.shape)} has {x.shape[-1]} input dimensions, but the inducing points of shape "
-                f"{tuple(self.inducing_points.shape)} have {self.inducing_points.shape[-1]}: expected (*T, N, D)."
-            )
-
-    def _check_context(self, context: Context) -> Context:
-        self._check_inputs(context.x)
+    def _check_inputs(self, x: Tensor, name: str) -> None:
         Z = self.inducing_points
-        if context.dtype != Z.dtype or context.device != Z.device:
+        if x.shape[-1] != Z.shape[-1]:
             raise ValueError(
-                f"The context is {context.dtype} on {context.device}, the model {Z.dtype} on {Z.device}: "
-                "convert the context with context.to(...) or the model with model.double(), .float() or .to(...)."
+                f"{name} of shape {tuple(x.shape)} has {x.shape[-1]} input dimensions, but the inducing points of "
+                f"shape {tuple(Z.shape)} have {Z.shape[-1]}: expected (*T, N, D)."
             )
-        return context
+        if x.dtype != Z.dtype or x.device != Z.device:
+            raise ValueError(
+                f"{name} is {x.dtype} on {x.device}, the model {Z.dtype} on {Z.device}: convert the data with "
+                ".to(...), or the model with model.double(), .float() or .to(...)."
+            )
 
     def _raise_no_context(self) -> NoReturn:
         raise ValueError(

@@ -1,0 +1,473 @@
+"""Where GPyTorch ends and this package begins, a GPyTorch user should not notice."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import unittest
+
+import gpytorch
+import helpers
+import pytest
+import torch
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.likelihoods import GaussianLikelihood, MultitaskGaussianLikelihood
+from gpytorch.mlls import GammaRobustVariationalELBO, PredictiveLogLikelihood, VariationalELBO
+from gpytorch.models.deep_gps import DeepGP, DeepGPLayer
+from gpytorch.test.variational_test_case import VariationalTestCase
+from gpytorch.variational import IndependentMultitaskVariationalStrategy, LMCVariationalStrategy, VariationalStrategy
+
+from gpytorch_sgpvae import (
+    SGPVAE,
+    AmortizedVariationalDistribution,
+    AmortizedVariationalStrategy,
+    Context,
+    FactorNet,
+    TaskELBO,
+    condition,
+    conditioned_on,
+)
+
+
+class _UpstreamCase(VariationalTestCase):
+    """
+    GPyTorch's own test case. What it lacks is a context: the training data in training, new data afterwards. The batch
+    shape of the model, upstream a property of the free-form q(u), is that of the outputs here.
+    """
+
+    batch_shape = torch.Size([])
+    distribution_cls = None
+    strategy_cls = AmortizedVariationalStrategy
+
+    def _make_model_and_likelihood(
+        self,
+        num_inducing=16,
+        batch_shape=torch.Size([]),  # noqa: B008
+        inducing_batch_shape=torch.Size([]),  # noqa: B008
+        strategy_cls=None,
+        distribution_cls=None,
+        constant_mean=True,
+    ):
+        inducing_points = torch.randn(num_inducing, 2).repeat(*inducing_batch_shape, 1, 1)
+        mean = gpytorch.means.ConstantMean() if constant_mean else gpytorch.means.ZeroMean()
+        if constant_mean:
+            mean.initialize(constant=1.0)
+        model = helpers.Model(inducing_points, FactorNet(1, None), mean=mean)
+        model.outputs_batch_shape = batch_shape
+        return model, self.likelihood_cls()
+
+    def _data(self, model, batch_shape):
+        x = torch.randn(*batch_shape, 32, 2).clamp(-2.5, 2.5)
+        return x, torch.linspace(-1, 1, 32).expand(*model.outputs_batch_shape, 32)
+
+    def _training_iter(self, model, likelihood, batch_shape=None, mll_cls=VariationalELBO, cuda=False):
+        x, y = self._data(model, batch_shape)
+        mll = mll_cls(likelihood, model, num_data=32)
+        model.train()
+        likelihood.train()
+        output = model(x, context=(x, y))
+        loss = -mll(output, y)
+        loss.sum().backward()
+        for parameter in (*model.parameters(), *likelihood.parameters()):
+            self.assertTrue(parameter.grad is not None)
+            self.assertGreater(parameter.grad.norm().item(), 0)
+        return output, loss
+
+    def _eval_iter(self, model, batch_shape=None, cuda=False):
+        x, y = self._data(model, batch_shape)
+        model.eval()
+        with torch.no_grad():
+            return model(x, context=(x, y))
+
+    def test_eval_iteration(self, *args, **kwargs):
+        cg, cholesky, ciq = super().test_eval_iteration(*args, **kwargs)
+        self.assertFalse(cg.called)
+        self.assertEqual(cholesky.call_count, 4)  # K_uu and B, in each of the two calls
+        self.assertFalse(ciq.called)
+
+    def test_training_iteration(self, *args, **kwargs):
+        cg, cholesky, ciq = super().test_training_iteration(*args, **kwargs)
+        self.assertFalse(cg.called)
+        self.assertEqual(cholesky.call_count, 4)
+        self.assertFalse(ciq.called)
+
+    def test_fantasy_call(self, *args, **kwargs):
+        """The one thing left out, as conditioning on new data needs no second model here."""
+        model, _ = self._make_model_and_likelihood()
+        with self.assertRaisesRegex(NotImplementedError, r"condition\(model"):
+            model.get_fantasy_model(torch.randn(10, 2), torch.randn(10))
+
+
+class TestVariationalELBO(_UpstreamCase, unittest.TestCase):
+    mll_cls = VariationalELBO
+
+
+class TestPredictiveLogLikelihood(_UpstreamCase, unittest.TestCase):
+    mll_cls = PredictiveLogLikelihood
+
+
+class TestGammaRobustVariationalELBO(_UpstreamCase, unittest.TestCase):
+    mll_cls = GammaRobustVariationalELBO
+
+
+del _UpstreamCase
+
+
+def step(model, likelihood, context, mll=None):
+    """A training step; returns the loss."""
+    mll = mll or TaskELBO(likelihood, model)
+    parameters = [*model.parameters(), *likelihood.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=1e-2)
+    optimizer.zero_grad()
+    loss = -mll(model(context.x, context=context), context.y).mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+class TestObjectives:
+    @pytest.mark.parametrize("mll_cls", [VariationalELBO, PredictiveLogLikelihood])
+    def test_gpytorchs_objectives_train_through_a_decoder_with_missing_outputs(self, mll_cls, dtype):
+        model, likelihood = helpers.make_model(dtype=dtype), helpers.make_likelihood(dtype=dtype)
+        context = Context(*helpers.make_data(4, dtype=dtype))
+        mll = mll_cls(likelihood, model, num_data=context.num_points)
+        losses = [step(model, likelihood, context, mll) for _ in range(30)]
+        assert all(loss.isfinite() for loss in losses)
+        assert losses[-1] < losses[0]
+
+    def test_variational_elbo_is_task_elbo_divided_by_n(self):
+        model, likelihood = helpers.make_model(), helpers.make_likelihood()
+        x, y = helpers.make_data(4)
+        samples = torch.randn(5, 4, 12, 2, dtype=x.dtype)
+        q_f = model(x, context=(x, y))
+        upstream = VariationalELBO(likelihood, model, num_data=12)(q_f, y, base_samples=samples)
+        torch.testing.assert_close(12 * upstream, TaskELBO(likelihood, model)(q_f, y, base_samples=samples))
+
+    def test_gpytorchs_gaussian_likelihood_takes_missing_targets_with_its_own_policy(self):
+        model, likelihood = helpers.make_model(1, None), GaussianLikelihood().double()
+        x, y = helpers.make_data(num_outputs=1)
+        y = y.squeeze(-1)
+        with gpytorch.settings.observation_nan_policy("fill"):
+            filled = TaskELBO(likelihood, model)(model(x, context=(x, y)), y)
+        kept = ~y.isnan()
+        deleted = TaskELBO(likelihood, model)(model(x[kept], context=(x[kept], y[kept])), y[kept])
+        torch.testing.assert_close(filled, deleted)
+
+
+class TestSwappingTwoLines:
+    """A single-output example of GPyTorch's, with the strategy and the distribution exchanged."""
+
+    def test_regression_learns_a_sine(self):
+        class GPModel(gpytorch.models.ApproximateGP):
+            def __init__(self, inducing_points):
+                variational_distribution = AmortizedVariationalDistribution(FactorNet(1, None))
+                variational_strategy = AmortizedVariationalStrategy(self, inducing_points, variational_distribution)
+                super().__init__(variational_strategy)
+                self.mean_module = gpytorch.means.ConstantMean()
+                self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+
+            def forward(self, x):
+                return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+        train_x = torch.linspace(0, 1, 60)
+        train_y = torch.sin(train_x * 2 * torch.pi) + 0.1 * torch.randn(60)
+        model, likelihood = GPModel(train_x[::6]), GaussianLikelihood()
+        optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.02)
+        mll = VariationalELBO(likelihood, model, num_data=60)
+        for _ in range(200):
+            optimizer.zero_grad()
+            loss = -mll(model(train_x, context=(train_x, train_y)), train_y)
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        likelihood.eval()
+        # an unseen task: a cosine
+        test_x = torch.linspace(0, 1, 25)
+        with torch.no_grad():
+            prediction = likelihood(model(test_x, context=(train_x, torch.cos(train_x * 2 * torch.pi))))
+        assert (prediction.mean - torch.cos(test_x * 2 * torch.pi)).abs().mean() < 0.15
+
+
+class TestWrappers:
+    def lmc_model(self, dtype=torch.float64, num_latents=2, num_outputs=3):
+        model = helpers.make_model(num_outputs, num_latents, dtype=dtype)
+        model.variational_strategy = LMCVariationalStrategy(
+            model.strategy, num_tasks=num_outputs, num_latents=num_latents
+        ).to(dtype)
+        return model
+
+    @pytest.mark.parametrize("tasks", [(), (4,), (2,)], ids=["one_task", "four_tasks", "as_many_tasks_as_latents"])
+    def test_lmc_trains_and_predicts(self, tasks, dtype):
+        model, likelihood = self.lmc_model(dtype), MultitaskGaussianLikelihood(num_tasks=3).to(dtype)
+        context = Context(*helpers.make_data(*tasks, missing=0, dtype=dtype))
+        losses = [step(model, likelihood, context) for _ in range(20)]
+        assert losses[-1] < losses[0]
+        model.eval()
+        q_f = model(torch.rand(5, 2, dtype=dtype), context=context)
+        assert q_f.mean.shape == q_f.variance.shape == (*tasks, 5, 3)
+        assert q_f.mean.isfinite().all()
+
+    def test_lmc_mixes_the_latent_functions(self):
+        model = self.lmc_model().eval()
+        x, y = helpers.make_data(4)
+        x_new = torch.rand(5, 2, dtype=torch.float64)
+        latents = model.strategy(x_new, context=(x, y))
+        mixing = model.variational_strategy.lmc_coefficients
+        q_f = model(x_new, context=(x, y))
+        torch.testing.assert_close(q_f.mean, latents.mean.mT @ mixing)
+        jitter = model.variational_strategy.jitter_val
+        torch.testing.assert_close(q_f.variance, latents.variance.mT @ mixing.square() + jitter)
+        assert model.variational_strategy.kl_divergence().shape == (4,)
+
+    def test_one_output_per_row_by_task_indices(self):
+        model = self.lmc_model().eval()
+        x, y = helpers.make_data()
+        indices = torch.randint(3, (12,))
+        q_all, q_one = model(x, context=(x, y)), model(x, context=(x, y), task_indices=indices)
+        torch.testing.assert_close(q_one.mean, q_all.mean.gather(-1, indices.unsqueeze(-1)).squeeze(-1))
+
+    def test_the_independent_wrapper_returns_all_latent_functions_as_one_event(self):
+        model = helpers.make_model().eval()
+        x, y = helpers.make_data(4)
+        q_f = model(x, context=(x, y))
+        assert isinstance(q_f, MultitaskMultivariateNormal)
+        assert (q_f.batch_shape, q_f.event_shape) == ((4,), (12, 2))
+        bare = model.strategy(x, context=(x, y))
+        assert (bare.batch_shape, bare.event_shape) == ((4, 2), (12,))
+        torch.testing.assert_close(q_f.mean, bare.mean.mT)
+        torch.testing.assert_close(q_f.variance, bare.variance.mT)
+        assert model.variational_strategy.kl_divergence().shape == (4,)
+
+    def test_the_off_diagonal_covariances_are_there_in_training_when_asked_for(self):
+        model = helpers.make_model(1, None)
+        x, y = helpers.make_data(num_outputs=1)
+        full = model.strategy(x, context=(x, y), diag=False).covariance_matrix
+        torch.testing.assert_close(full, model.eval().strategy(x, context=(x, y)).covariance_matrix)
+        variances = model.train().strategy(x, context=(x, y), diag=True)
+        torch.testing.assert_close(variances.variance, full.diagonal())
+
+    @pytest.mark.parametrize("batched_kernel", [True, False])
+    def test_prior_needs_no_context_and_has_all_latent_functions(self, batched_kernel):
+        model = helpers.make_model()
+        if not batched_kernel:
+            model.covar_module, model.mean_module = helpers.rbf(torch.Size([])).double(), gpytorch.means.ZeroMean()
+        for x in (torch.rand(12, 2).double(), torch.rand(4, 12, 2).double(), torch.rand(2, 12, 2).double()):
+            prior = model(x, prior=True)
+            assert prior.event_shape == (12, 2)
+            assert prior.batch_shape == x.shape[:-2]
+
+    def test_a_layer_of_a_deep_gp_trains_and_predicts(self, dtype):
+        class Layer(DeepGPLayer):
+            def __init__(self, strategy, input_dims):
+                super().__init__(strategy, input_dims=input_dims, output_dims=None)
+
+            def forward(self, x):
+                return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+        class AmortizedLayer(Layer):
+            def __init__(self):
+                q_u = AmortizedVariationalDistribution(FactorNet(1, 2))
+                strategy = AmortizedVariationalStrategy(self, torch.rand(6, 2), q_u)
+                super().__init__(IndependentMultitaskVariationalStrategy(strategy, num_tasks=2), input_dims=2)
+                self.mean_module = gpytorch.means.LinearMean(2, batch_shape=torch.Size([2]))
+                self.covar_module = helpers.rbf(torch.Size([2]))
+
+        class FreeFormLayer(Layer):
+            def __init__(self):
+                q_u = gpytorch.variational.CholeskyVariationalDistribution(6)
+                super().__init__(VariationalStrategy(self, torch.rand(6, 2), q_u), input_dims=2)
+                self.mean_module = gpytorch.means.ConstantMean()
+                self.covar_module = helpers.rbf(torch.Size([]))
+
+        class Deep(DeepGP):
+            def __init__(self):
+                super().__init__()
+                self.hidden = AmortizedLayer()
+                self.last = FreeFormLayer()
+
+            def forward(self, x, context):
+                return self.last(self.hidden(x, context=context))
+
+        model, likelihood = Deep().to(dtype), GaussianLikelihood().to(dtype)
+        x, y = torch.rand(20, 2, dtype=dtype), torch.randn(20, dtype=dtype)
+        mll = gpytorch.mlls.DeepApproximateMLL(VariationalELBO(likelihood, model, num_data=20))
+        optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=1e-2)
+        losses = []
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = -mll(model(x, context=(x, y)), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        assert losses[-1] < losses[0]
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        model.eval()
+        q_f = model(torch.rand(5, 2, dtype=dtype), context=(x, y))
+        assert q_f.mean.shape == (gpytorch.settings.num_likelihood_samples.value(), 5)
+
+    def test_keywords_reach_the_users_forward_and_context_does_not(self):
+        class Scaled(helpers.Model):
+            def forward(self, x, scale):
+                prior = super().forward(x)
+                return MultivariateNormal(prior.mean * scale, prior.lazy_covariance_matrix * scale**2)
+
+        model = Scaled(torch.rand(5, 2), FactorNet(3, 2))
+        x, y = helpers.make_data(dtype=torch.float32)
+        one, ten = (model(x, context=(x, y), scale=scale) for scale in (1.0, 10.0))
+        assert not torch.allclose(one.mean, ten.mean)
+        torch.testing.assert_close(model(x, prior=True, scale=2.0).mean, 2 * model(x, prior=True, scale=1.0).mean)
+
+
+class TestStateOfTheModel:
+    def make(self, dtype=torch.float64):
+        return helpers.make_model(dtype=dtype), helpers.make_likelihood(dtype=dtype), helpers.make_data(4, dtype=dtype)
+
+    @pytest.mark.parametrize("mode", ["train", "eval"])
+    @pytest.mark.parametrize("after_a_forward", [False, True])
+    def test_deepcopy_and_pickle(self, after_a_forward, mode):
+        model, likelihood, (x, y) = self.make()
+        getattr(model, mode)()
+        if after_a_forward:
+            TaskELBO(likelihood, model)(model(x, context=(x, y)), y).sum().backward()
+        twins = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        buffer = io.BytesIO()
+        torch.save(model, buffer)
+        buffer.seek(0)
+        twins.append(torch.load(buffer, weights_only=False))
+        expected = model(x, context=(x, y))
+        for twin in twins:
+            actual = twin(x, context=(x, y))
+            assert torch.equal(actual.mean, expected.mean)
+            assert torch.equal(actual.variance, expected.variance)
+            assert twin.strategy.model is twin
+            step(twin.train(), copy.deepcopy(likelihood), Context(x, y))
+        assert torch.equal(model(x, context=(x, y)).mean, expected.mean)
+
+    @pytest.mark.parametrize("after_a_forward", [False, True])
+    def test_state_dict_round_trip(self, after_a_forward):
+        model, _, (x, y) = self.make()
+        if after_a_forward:
+            model(x, context=(x, y))
+        other = helpers.make_model()
+        other.eval()(x, context=(x, y))
+        other.load_state_dict(model.state_dict())
+        assert torch.equal(other.eval()(x, context=(x, y)).mean, model.eval()(x, context=(x, y)).mean)
+        assert all(isinstance(value, torch.Tensor) for value in model.state_dict().values())
+
+    def test_conversion_to_another_dtype_after_a_forward(self):
+        model, likelihood, (x, y) = self.make(torch.float32)
+        single = model.eval()(x, context=(x, y)).mean
+        double = model.double()(x.double(), context=(x.double(), y.double())).mean
+        assert double.dtype == torch.float64
+        torch.testing.assert_close(single.double(), double, rtol=1e-2, atol=1e-2)
+        step(model.float().train(), likelihood.float(), Context(x, y))
+        again = model.eval()(x, context=(x, y)).mean
+        assert again.dtype == torch.float32
+
+    @pytest.mark.parametrize("mode", ["train", "eval"])
+    def test_no_q_u_survives_into_a_call_with_another_context(self, mode):
+        model, _, (x, y) = self.make()
+        getattr(model, mode)()
+        first = model(x[0], context=(x[0], y[0])).mean.detach()
+        kl_first = model.variational_strategy.kl_divergence().detach()
+        model(x[1], context=(x[1], y[1]))
+        kl_second = model.variational_strategy.kl_divergence().detach()
+        assert not torch.allclose(kl_first, kl_second)
+        assert torch.equal(model(x[0], context=(x[0], y[0])).mean.detach(), first)
+        assert torch.equal(model.variational_strategy.kl_divergence().detach(), kl_first)
+
+    def test_changed_parameters_count_in_eval_mode(self):
+        model, _, (x, y) = self.make()
+        model.eval()
+        before = model(x, context=(x, y)).mean
+        with torch.no_grad():
+            model.covar_module.base_kernel.lengthscale = 0.1
+            model.strategy.inducing_points.add_(0.5)
+        assert not torch.allclose(model(x, context=(x, y)).mean, before)
+
+    def test_the_kl_divergence_is_that_of_the_distributions(self):
+        model, _, (x, y) = self.make()
+        model(x, context=(x, y))
+        q, p = model.strategy.variational_distribution, model.strategy.prior_distribution
+        assert (q.batch_shape, q.event_shape) == (p.batch_shape, p.event_shape) == ((4, 2), (5,))
+        generic = torch.distributions.kl_divergence(
+            MultivariateNormal(q.mean, q.covariance_matrix), MultivariateNormal(p.mean, p.covariance_matrix)
+        )
+        torch.testing.assert_close(model.strategy.kl_divergence(), generic, rtol=0, atol=1e-8)
+        for derived, expected in ((q.expand(torch.Size([3, 4, 2])), generic), (q[0], generic[:1])):
+            kl = torch.distributions.kl_divergence(derived, p)
+            torch.testing.assert_close(kl, expected.expand_as(kl), rtol=0, atol=1e-8)
+
+
+class TestDevices:
+    def test_no_tensor_is_made_on_the_default_device(self, dtype):
+        """With `meta` as default device and everything else on the CPU: it stands in for a GPU."""
+        for network in helpers.NETWORKS:
+            model, likelihood = helpers.make_model(network=network, dtype=dtype), helpers.make_likelihood(dtype=dtype)
+            x, y = helpers.make_data(4, dtype=dtype)
+            x_new = torch.rand(5, 2, dtype=dtype)
+            parameters = [*model.parameters(), *likelihood.parameters()]
+            optimizer = torch.optim.SGD(parameters, lr=1e-3)
+            before = [parameter.detach().clone() for parameter in parameters]
+            # torch's own samplers take the device of their first argument only when it is named
+            with torch.device("meta"):
+                context = Context.pad([(x[0], y[0]), (x[1, :5], y[1, :5])])
+                loss = -TaskELBO(likelihood, model)(model(context.x, context=context), context.y).mean()
+                loss.backward()
+                optimizer.step()
+                model.eval()
+                prediction = likelihood.predict(model(x_new, context=context), num_samples=7)
+                results = [
+                    loss,
+                    prediction.mean,
+                    prediction.variance,
+                    prediction.quantile(0.3),
+                    prediction.sample(3),
+                    prediction.log_prob(torch.zeros(2, 5, 3, dtype=dtype, device="cpu")),
+                    condition(model, context)(x_new).variance,
+                    model(x_new, prior=True).variance,
+                    likelihood.log_marginal(context.y, model(context.x, context=context)),
+                ]
+            assert all(result.device.type == "cpu" and result.isfinite().all() for result in results)
+            assert all(parameter.device.type == "cpu" for parameter in parameters)
+            assert any(not torch.equal(old, new) for old, new in zip(before, parameters, strict=True))
+
+    def test_the_ready_made_model_too(self):
+        sgpvae = SGPVAE(3, 2, torch.rand(5, 2))
+        x, y = helpers.make_data(4, dtype=torch.float32)
+        with torch.device("meta"):
+            sgpvae.loss((x, y)).backward()
+            prediction = sgpvae.eval().predict(x, (x, y), num_samples=7, chunk_size=5)
+        assert prediction.mean.device.type == "cpu"
+
+
+class TestPyro:
+    """Pyro's guide reads q(u) before any call, and cannot pass a context."""
+
+    def test_svi_trains_a_model_under_conditioned_on(self):
+        import pyro
+
+        class PyroModel(gpytorch.models.PyroGP):
+            def __init__(self, inducing_points):
+                q_u = AmortizedVariationalDistribution(FactorNet(1, None))
+                strategy = AmortizedVariationalStrategy(self, inducing_points, q_u)
+                super().__init__(strategy, GaussianLikelihood(), num_data=40, name_prefix="sine")
+                self.mean_module = gpytorch.means.ConstantMean()
+                self.covar_module = helpers.rbf(torch.Size([]))
+
+            def forward(self, x):
+                return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+        pyro.clear_param_store()
+        x = torch.rand(40, 2)
+        y = torch.sin(5 * x[:, 0])
+        model = PyroModel(x[:10])
+        svi = pyro.infer.SVI(model.model, model.guide, pyro.optim.Adam({"lr": 0.02}), pyro.infer.Trace_ELBO())
+        with conditioned_on(model, (x, y)):
+            losses = [svi.step(x, y) for _ in range(60)]
+            assert sum(losses[-10:]) < sum(losses[:10])
+            model.eval()
+            inside = model(x)
+        outside = condition(model, (x, y))
+        assert torch.equal(inside.mean, outside.model.variational_strategy(x, context=outside.encoding).mean)

@@ -1,0 +1,110 @@
+"""Costs are counted, not timed."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import gpytorch
+import helpers
+import pytest
+import torch
+
+from gpytorch_sgpvae import Context, TaskELBO, condition
+from gpytorch_sgpvae.variational import amortized_variational_strategy as module
+
+N, M, K, P = 700, 6, 2, 3
+
+
+def training_step(model, likelihood, context):
+    TaskELBO(likelihood, model)(model(context.x, context=context), context.y).sum().backward()
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 7])
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_one_cholesky_of_kuu_per_latent_batch_and_step_whatever_the_number_of_tasks(tasks, wrapped):
+    model, likelihood = helpers.make_model(), helpers.make_likelihood()
+    context = Context(*helpers.make_data(tasks))
+    with helpers.cholesky_calls() as shapes:
+        training_step(model, likelihood, context)
+    assert sorted(shapes) == sorted([(K, 5, 5), (tasks, K, 5, 5)])
+
+
+@pytest.mark.parametrize("kernel", helpers.KERNELS.values(), ids=helpers.KERNELS.keys())
+@pytest.mark.parametrize("shared_inputs", [True, False])
+def test_no_matrix_of_n_by_n_in_a_training_step_or_in_marginal_prediction(kernel, shared_inputs):
+    model, likelihood = helpers.make_model(P, K, M, kernel=kernel), helpers.make_likelihood()
+    x, y = helpers.make_data(3, num_points=N)
+    context = Context(x[0] if shared_inputs else x, y)
+    with gpytorch.settings.num_likelihood_samples(1):
+        with helpers.largest_allocation() as training:
+            training_step(model, likelihood, context)
+        with helpers.largest_allocation() as prediction, torch.no_grad():
+            model.eval()
+            _ = likelihood.predict(model(x, context=context), num_samples=1).variance
+            _ = likelihood.predict(condition(model, context)(x), num_samples=1).mean
+            _ = likelihood(model(x, context=context)).mean
+    assert training.numel < N * N
+    assert prediction.numel < N * N
+    # nothing larger than K_uf, or the hidden units of the network
+    assert max(training.numel, prediction.numel) <= 3 * (M + N) * max(K * M, P * 8)
+
+
+def test_the_measuring_device_sees_an_n_by_n_matrix():
+    x, y = helpers.make_data(num_points=N)
+    model = helpers.make_model().eval()
+    with helpers.largest_allocation() as allocation:
+        _ = model(x, context=(x, y)).covariance_matrix
+    assert allocation.numel >= N * N
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("given", ["context", "pair", "own"])
+def test_a_is_computed_once_when_the_model_is_called_at_the_contexts_own_inputs(wrapped, training, given):
+    model = helpers.make_model(wrapped=wrapped).train(training)
+    x, y = helpers.make_data(4)
+    context = Context(x, y)
+    arguments = {"context": (context.x, context), "pair": (x, (x, y)), "own": (x, context)}[given]
+    with patch.object(module, "whitened_cross_covariance", wraps=module.whitened_cross_covariance) as A:
+        model(arguments[0], context=arguments[1])
+        assert A.call_count == 1
+        model(x.clone(), context=arguments[1])
+        assert A.call_count == 3
+
+
+def test_a_is_computed_once_for_flat_inputs_too():
+    model = helpers.Model(torch.linspace(0, 1, 5), helpers.ExactSites(0.1))
+    x, y = torch.rand(12), torch.randn(12)
+    with patch.object(module, "whitened_cross_covariance", wraps=module.whitened_cross_covariance) as A:
+        model(x, context=(x, y))
+        assert A.call_count == 1
+
+
+def test_inputs_shared_by_all_tasks_have_one_a():
+    model = helpers.make_model()
+    x, y = helpers.make_data(4)
+    with patch.object(module, "whitened_cross_covariance", wraps=module.whitened_cross_covariance) as A:
+        model(x[0], context=(x[0], y))
+    ((_, Kuf), _) = A.call_args
+    assert Kuf.shape == (K, 5, 12)
+
+
+def test_the_networks_of_all_outputs_are_evaluated_together():
+    """The number of operations does not grow with P."""
+
+    class Counter(torch.utils._python_dispatch.TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.count += 1
+            return func(*args, **(kwargs or {}))
+
+    for network_class in helpers.NETWORKS:
+        counts = []
+        for num_outputs in (2, 40):
+            network = network_class(num_outputs, K)
+            y = torch.randn(12, num_outputs)
+            with Counter() as counter:
+                network(y, y > 0)
+            counts.append(counter.count)
+        assert counts[0] == counts[1]

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import gpytorch
+import helpers
+import pytest
+import torch
+
+from gpytorch_sgpvae import Context, Posterior, condition, conditioned_on
+
+
+@pytest.fixture
+def data():
+    return helpers.make_data(4)
+
+
+@pytest.fixture
+def x_new():
+    return torch.rand(50, 2, dtype=torch.float64) * 3
+
+
+class TestCondition:
+    @pytest.mark.parametrize("num_latents", [None, 2])
+    def test_the_posterior_is_what_the_model_returns_with_a_context(self, data, x_new, num_latents):
+        model = helpers.make_model(num_latents=num_latents).eval()
+        posterior = condition(model, data)
+        assert isinstance(posterior, Posterior)
+        expected = model(x_new, context=data)
+        torch.testing.assert_close(posterior(x_new).mean, expected.mean, rtol=0, atol=0)
+        torch.testing.assert_close(posterior(x_new).variance, expected.variance, rtol=0, atol=0)
+        torch.testing.assert_close(posterior(x_new).covariance_matrix, expected.covariance_matrix, rtol=0, atol=1e-14)
+
+    def test_it_is_encoded_once(self, data, x_new):
+        model = helpers.make_model().eval()
+        with helpers.cholesky_calls() as shapes:
+            posterior = condition(model, data)
+            for chunk in x_new.split(7):
+                posterior(chunk)
+        assert sorted(shapes) == [(2, 5, 5), (4, 2, 5, 5)]
+
+    def test_chunks_equal_the_whole(self, data, x_new):
+        posterior = condition(helpers.make_model().eval(), data)
+        chunks = [posterior(chunk) for chunk in x_new.split(7)]
+        whole = posterior(x_new)
+        torch.testing.assert_close(torch.cat([c.mean for c in chunks], -2), whole.mean, rtol=0, atol=1e-12)
+        torch.testing.assert_close(torch.cat([c.variance for c in chunks], -2), whole.variance, rtol=0, atol=1e-12)
+
+    def test_two_posteriors_of_one_model_do_not_mix(self, data, x_new):
+        model = helpers.make_model().eval()
+        x, y = data
+        posteriors = [condition(model, (x[t], y[t])) for t in range(2)]
+        first = posteriors[0](x_new).mean
+        posteriors[1](x_new)
+        assert torch.equal(posteriors[0](x_new).mean, first)
+        assert torch.equal(first, model(x_new, context=(x[0], y[0])).mean)
+
+    def test_in_eval_mode_gradients_by_the_inputs_can_be_taken_again_and_again(self, data, x_new):
+        posterior = condition(helpers.make_model().eval(), data)
+        x_new.requires_grad_()
+        gradients = [torch.autograd.grad(posterior(x_new).mean.sum(), x_new)[0] for _ in range(2)]
+        assert torch.equal(*gradients)
+
+    def test_the_graph_stays_in_training_or_with_gpytorchs_setting(self, data):
+        model = helpers.make_model()
+        assert condition(model, data).encoding.Luu_inv.requires_grad
+        assert not condition(model.eval(), data).encoding.Luu_inv.requires_grad
+        with gpytorch.settings.detach_test_caches(False):
+            assert condition(model, data).encoding.Luu_inv.requires_grad
+
+    def test_models_without_the_strategy_are_errors(self, data):
+        with pytest.raises(ValueError, match="no AmortizedVariationalStrategy"):
+            condition(torch.nn.Linear(1, 1), data)
+
+    def test_models_with_several_are_errors(self, data):
+        with pytest.raises(ValueError, match="2 amortized strategies"):
+            condition(torch.nn.ModuleList([helpers.make_model(), helpers.make_model()]), data)
+
+
+class TestConditionedOn:
+    def test_calls_need_no_context_inside(self, data, x_new):
+        model = helpers.make_model().eval()
+        expected = model(x_new, context=data)
+        with conditioned_on(model, data) as same:
+            assert same is model
+            torch.testing.assert_close(model(x_new).mean, expected.mean, rtol=0, atol=0)
+        with pytest.raises(ValueError, match="context="):
+            model(x_new)
+
+    def test_it_encodes_once_in_eval_mode(self, data, x_new):
+        model = helpers.make_model().eval()
+        with helpers.cholesky_calls() as shapes, conditioned_on(model, data):
+            for chunk in x_new.split(7):
+                model(chunk)
+        assert len(shapes) == 2
+
+    def test_q_u_is_there_before_any_call(self, data):
+        model = helpers.make_model()
+        for training in (True, False):
+            model.train(training)
+            model(data[0], context=data)
+            expected = model.strategy.variational_distribution.mean
+            with conditioned_on(model, data):
+                assert model.strategy.prior_distribution.batch_shape == (4, 2)
+                torch.testing.assert_close(model.strategy.variational_distribution.mean, expected)
+
+    def test_in_training_every_step_has_a_graph_of_its_own(self, data):
+        model = helpers.make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        with conditioned_on(model, data):
+            for _ in range(3):
+                optimizer.zero_grad()
+                (model.variational_strategy.kl_divergence().sum() + model(data[0]).mean.sum()).backward()
+                optimizer.step()
+
+    def test_an_earlier_q_u_is_not_taken_for_the_contexts(self, data):
+        model = helpers.make_model().eval()
+        x, y = data
+        model(x[0], context=(x[0], y[0]))
+        with conditioned_on(model, data):
+            assert model.strategy.variational_distribution.batch_shape == (4, 2)
+            with conditioned_on(model, (x[0], y[0])):
+                assert model.strategy.variational_distribution.batch_shape == (2,)
+            assert model.strategy.variational_distribution.batch_shape == (4, 2)
+
+    def test_a_context_that_is_passed_comes_first(self, data, x_new):
+        model = helpers.make_model().eval()
+        x, y = data
+        with conditioned_on(model, data):
+            assert torch.equal(model(x_new, context=(x[0], y[0])).mean, condition(model, (x[0], y[0]))(x_new).mean)
+
+    def test_it_ends_with_an_error_too(self, data, x_new):
+        model = helpers.make_model().eval()
+        with pytest.raises(RuntimeError, match="on purpose"), conditioned_on(model, Context(*data)):
+            raise RuntimeError("on purpose")
+        with pytest.raises(ValueError, match="context="):
+            model(x_new)
