@@ -26,7 +26,7 @@ NOISE = 0.05
 def assert_close(actual, expected, dtype=torch.float64, tolerance=None):
     expected = expected.double()
     if tolerance is None:
-        tolerance = 1e-8 if dtype == torch.float64 else 1e-2 * max(1.0, expected.abs().max().item())
+        tolerance = 1e-8 if dtype == torch.float64 else 1e-2 * expected.abs().max().item()
     assert actual.dtype == dtype
     assert actual.shape == expected.shape
     error = (actual.double() - expected).abs().max().item() if expected.numel() else 0.0
