@@ -77,8 +77,8 @@ def inverse_cholesky(matrix: Tensor) -> Tensor:
 
 
 def whitened_cross_covariance(Luu_inv: Tensor, Kuf: Tensor) -> Tensor:
-    # A = L⁻¹ K_uf
-    return Luu_inv.to(Kuf.dtype) @ Kuf  # (*T, K, M, N)
+    # A = L⁻¹ K_uf, rounded once: L⁻¹ holds entries as large as ϵ^-½, whose rounding would cost digits of the variance
+    return (Luu_inv @ Kuf.to(Luu_inv.dtype)).to(Kuf.dtype)  # (*T, K, M, N)
 
 
 def evidence_of_sites(A: Tensor, sites: GaussianSites, mean: Tensor) -> Evidence:

@@ -26,7 +26,7 @@ class Context:
     :param x: Input locations (`*T x N x D`, or `N` for one input dimension).
     :param y: Outputs (`*T x N x P`, or `*T x N` for one output); NaN is a missing entry. The batch shapes of x and
         y broadcast: x (`N x D`) with y (`T x N x P`) shares the inputs among all tasks. A y of the shape of x without
-        its last dimension is read as one output.
+        its last dimension is read as one output; any other y whose last dimension but one is N as `*T x N x P`.
 
     :ivar torch.Tensor x: The inputs (`*T x N x D`), finite: always the same object. Rows in which nothing is observed
         may hold NaN on the way in, and hold zeros here.
@@ -35,7 +35,8 @@ class Context:
     :ivar torch.Tensor observed: Where there was something (`*T x N x P`, boolean).
 
     The checks of values (infinite y, NaN in the x of an observed row) run under :class:`gpytorch.settings.debug`,
-    which is on by default: switch it off where a GPU should not wait for them.
+    which is on by default: switch it off where a GPU should not wait for them. Such an x is then taken for zero, and
+    such a y stays infinite.
 
     Example:
         >>> import torch
@@ -52,7 +53,7 @@ class Context:
     def __init__(self, x: Tensor, y: Tensor):
         _check_tensor("x", x)
         _check_tensor("y", y)
-        self._given_x = x
+        self._given_x, self._given_version = x, _version(x)
         x = x.unsqueeze(-1) if x.dim() == 1 else x
         num_points = x.shape[-2]
         if y.shape == x.shape[:-1]:
@@ -103,12 +104,13 @@ class Context:
         :param tasks: Pairs of x (`N_t x D`, or `N_t`) and y (`N_t x P`, or `N_t`), or contexts without a batch.
         :return: A context of batch shape `T` with N = max N_t.
         """
-        pairs = [(task.x, task.y) if isinstance(task, Context) else tuple(task) for task in tasks]
-        if not pairs:
-            raise ValueError("Context.pad needs at least one task, got an empty list.")
         xs: list[Tensor] = []
         ys: list[Tensor] = []
-        for i, (x, y) in enumerate(pairs):
+        for i, task in enumerate(tasks):
+            pair = (task.x, task.y) if isinstance(task, Context) else task
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise TypeError(f"Task {i} is a {type(task).__name__}: expected a pair (x, y) or a Context.")
+            x, y = pair
             _check_tensor("x", x)
             _check_tensor("y", y)
             x = x.unsqueeze(-1) if x.dim() == 1 else x
@@ -123,8 +125,15 @@ class Context:
                     f"{tuple(xs[0].shape)} and {tuple(ys[0].shape)}: only N may differ between tasks. "
                     "An output that a task lacks is a column of NaN."
                 )
+            if xs and (x.dtype, x.device) != (xs[0].dtype, xs[0].device):
+                raise ValueError(
+                    f"Task {i} is {x.dtype} on {x.device}, but task 0 is {xs[0].dtype} on {xs[0].device}: "
+                    "convert one with .to(...) first."
+                )
             xs.append(x)
             ys.append(y)
+        if not xs:
+            raise ValueError("Context.pad needs at least one task, got none.")
         num_points = max(x.shape[0] for x in xs)
         return cls(
             torch.stack([_pad_inputs(x, num_points) for x in xs]),
@@ -150,10 +159,15 @@ class Context:
     def is_at(self, x: Tensor) -> bool:
         """Whether x is this context's own tensor of inputs, so that what was computed there need not be again."""
         given = self._given_x
+        if x is self.x:
+            return True
+        if _version(given) is None or _version(given) != self._given_version:
+            # changed in place since, or nobody can tell
+            return False
         if given.dim() == 1 and x._base is given:
             # GPyTorch's models turn inputs of shape (N,) into views of shape (N, 1).
             return x.shape == (*given.shape, 1) and x.stride(0) == given.stride(0)
-        return x is self.x or x is given
+        return x is given
 
     def to(self, *args: Any, **kwargs: Any) -> Context:
         """This context with another dtype or on another device; the arguments are those of `Tensor.to`."""
@@ -173,6 +187,11 @@ def as_context(context: Context | tuple[Tensor, Tensor]) -> Context:
     if isinstance(context, (tuple, list)) and len(context) == 2:
         return Context(*context)
     raise TypeError(f"Expected a Context or a pair (x, y), got {type(context).__name__}.")
+
+
+def _version(x: Tensor) -> int | None:
+    """How often x was changed in place; an inference tensor does not say."""
+    return None if x.is_inference() else x._version
 
 
 def _check_tensor(name: str, value: Any) -> None:
@@ -200,7 +219,8 @@ def _check_values(x: Tensor, rows: Tensor, observed: Tensor) -> None:
 
 def _pad_inputs(x: Tensor, num_points: int) -> Tensor:
     missing = num_points - x.shape[0]
-    last = x[-1:] if x.shape[0] else x.new_zeros(1, x.shape[1])
+    finite = x[torch.isfinite(x).all(-1)]
+    last = finite[-1:] if len(finite) else x.new_zeros(1, x.shape[1])
     return torch.cat([x, last.expand(missing, -1)])
 
 

@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-
 # The tensors here are tiny: a second thread only waits for the first, and far longer on a busy machine.
 torch.set_num_threads(1)
 

@@ -29,6 +29,15 @@ class TestTheDoor:
         assert context.is_at(x)
         assert not context.is_at(x.clone())
 
+    def test_inputs_that_changed_in_place_are_no_longer_the_contexts_own(self):
+        x = torch.rand(3, 1)
+        context = Context(x, torch.randn(3, 1))
+        x.add_(1)
+        assert not context.is_at(x)
+        with torch.inference_mode():
+            x = torch.rand(3, 1)
+            assert not Context(x, torch.randn(3, 1)).is_at(x)
+
     def test_gradients_pass_to_the_inputs_of_observed_rows(self):
         x = torch.rand(3, 1, requires_grad=True)
         Context(x, torch.randn(3, 1)).x.sum().backward()
@@ -97,6 +106,16 @@ class TestPad:
         assert context.y.shape == (2, 4)
         assert context.filled.shape == (2, 4, 1)
 
+    def test_the_input_that_is_repeated_is_the_last_one_there_is(self):
+        x = torch.tensor([[1.0], [2.0], [NAN]])
+        y = torch.tensor([[1.0], [1.0], [NAN]])
+        assert Context.pad([(x, y), (torch.rand(5, 1), torch.rand(5, 1))]).x[0, 3:].tolist() == [[2.0], [2.0]]
+
+    @pytest.mark.parametrize("bad", [None, (torch.rand(3, 2),), (torch.rand(3, 2), torch.rand(3, 2), 1)])
+    def test_what_is_no_pair_is_a_type_error(self, bad):
+        with pytest.raises(TypeError, match=r"Task 1 .*pair"):
+            Context.pad([(torch.rand(3, 2), torch.rand(3, 2)), bad])
+
     def test_contexts_and_generators_are_fine(self):
         contexts = (Context(torch.rand(n, 2), torch.randn(n, 3)) for n in (4, 2))
         assert Context.pad(contexts).batch_shape == (2,)
@@ -109,6 +128,10 @@ class TestPad:
             ([(torch.rand(2, 4, 2), torch.randn(2, 4, 3))], "Task 0"),
             ([(torch.rand(4, 2), torch.randn(4, 3)), (torch.rand(4, 1), torch.randn(4, 3))], r"Task 1 .*only N may"),
             ([(torch.rand(4, 2), torch.randn(4, 3)), (torch.rand(4, 2), torch.randn(4, 2))], "column of NaN"),
+            (
+                [(torch.rand(4, 2), torch.randn(4, 3)), (torch.rand(4, 2).double(), torch.randn(4, 3).double())],
+                "float64",
+            ),
         ],
     )
     def test_tasks_that_do_not_fit_together_are_errors(self, tasks, message):

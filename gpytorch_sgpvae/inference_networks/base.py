@@ -25,9 +25,10 @@ class InferenceNetwork(torch.nn.Module):
     precision exactly 0.
 
     The standard deviation of a site is :math:`\sigma_\text{min} + \mathrm{softplus}(\cdot)`, so that precisions are
-    positive and at most :math:`\sigma_\text{min}^{-2}`. It is measured in units of a latent function whose prior
-    standard deviation is about 1: below a thousandth of that a pseudo-observation is an equality constraint,
-    which no data of one row can justify and which costs digits everywhere else.
+    positive and at most :math:`\sigma_\text{min}^{-2}` (for each output, where the outputs' precisions add up). It is
+    measured in units of a latent function whose prior standard deviation is about 1: below a thousandth of that a
+    pseudo-observation is an equality constraint, which no data of one row can justify and which costs digits
+    everywhere else.
 
     :param num_outputs: Number of outputs P.
     :param num_latents: Number of latent functions K. With `None` the model has no latent batch dimension, and

@@ -19,8 +19,8 @@ class PointNet(InferenceNetwork):
 
         (\mathbf g_n, \mathbf v_n) = \rho \left( \sum_{p \in \mathcal O_n} h(i_p, y_{np}) \right)
 
-    The index counts as a number, :math:`i_p = 2 p / (P - 1) - 1` for p from 0 to P - 1: neighbouring outputs are
-    taken to be alike, as pixels are. Its size does not grow with P.
+    The index counts as a number, :math:`i_p = 2 p / (P - 1) - 1` for p from 0 to P - 1 (-1 for P = 1): neighbouring
+    outputs are taken to be alike, as pixels are. Its size does not grow with P.
 
     :param representation_size: Size R of the sum between :math:`h` and :math:`\rho`.
 

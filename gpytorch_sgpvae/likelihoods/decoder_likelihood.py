@@ -52,7 +52,20 @@ class DecoderLikelihood(Likelihood):
         :param function_samples: Values of the latent functions (`... x N x K`).
         :return: p(y | f), of batch shape `... x N x P`.
         """
-        return self.observation_model(self.decoder(function_samples))
+        try:
+            decoded = self.decoder(function_samples)
+        except RuntimeError as error:
+            error.add_note(
+                f"The decoder was given latent functions of shape {tuple(function_samples.shape)}, (..., N, K)."
+            )
+            raise
+        distribution = self.observation_model(decoded)
+        if distribution.event_shape:
+            raise ValueError(
+                f"{type(self.observation_model).__name__} returned a distribution with event shape "
+                f"{tuple(distribution.event_shape)}: expected an empty one, and the batch shape (..., N, P)."
+            )
+        return distribution
 
     def expected_log_prob(
         self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
@@ -89,9 +102,7 @@ class DecoderLikelihood(Likelihood):
         :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
         """
         mean, stddev = function_marginals(function_dist)
-        if base_samples is None:
-            base_samples = torch.randn(num_samples, *mean.shape, dtype=mean.dtype, device=mean.device)
-        return Prediction(self, mean, stddev, base_samples)
+        return Prediction(self, mean, stddev, num_samples, base_samples)
 
     def _row_log_probs(
         self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any

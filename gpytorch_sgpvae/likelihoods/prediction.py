@@ -22,7 +22,8 @@ class Prediction:
     :param likelihood: Maps latent function values (`... x N x K`) to p(y | f), of batch shape `... x N x P`.
     :param function_mean: Mean of q(f) (`*T x N x K`).
     :param function_stddev: Standard deviation of q(f) (`*T x N x K`).
-    :param base_samples: Standard normal samples (`S x *T x N x K`).
+    :param num_samples: Number of samples S.
+    :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
 
     :ivar ~torch.distributions.Distribution components: The mixture's components, of batch shape `S x *T x N x P`.
 
@@ -40,8 +41,14 @@ class Prediction:
         likelihood: Callable[[Tensor], Distribution],
         function_mean: Tensor,
         function_stddev: Tensor,
-        base_samples: Tensor,
+        num_samples: int,
+        base_samples: Tensor | None = None,
     ):
+        if base_samples is None:
+            if num_samples < 1:
+                raise ValueError(f"num_samples must be at least 1, got {num_samples}.")
+            shape = (num_samples, *function_mean.shape)
+            base_samples = torch.randn(shape, dtype=function_mean.dtype, device=function_mean.device)
         self.likelihood = likelihood
         self.function_mean = function_mean
         self.function_stddev = function_stddev

@@ -17,11 +17,12 @@ def as_rows(y: Tensor, shape: torch.Size) -> Tensor:
     rows = y
     if num_outputs == 1 and y.shape[-2:] != (num_points, 1) and y.shape[-1:] == (num_points,):
         rows = y.unsqueeze(-1)
-    fits = rows.shape[-2:] == (num_points, num_outputs) and _broadcasts(rows.shape, shape[1:])
-    if not fits:
+    if rows.shape[-2:] != (num_points, num_outputs) or not _expands(rows.shape, shape[1:]):
         raise ValueError(
             f"The target of shape {tuple(y.shape)} does not fit predictions of shape {tuple(shape[1:])}: "
-            f"expected (*T, {num_points}, {num_outputs})" + (f" or (*T, {num_points})." if num_outputs == 1 else ".")
+            f"expected (*T, {num_points}, {num_outputs})"
+            + (f" or (*T, {num_points})" if num_outputs == 1 else "")
+            + ", with tasks *T that q(f) has too."
         )
     return rows
 
@@ -29,15 +30,15 @@ def as_rows(y: Tensor, shape: torch.Size) -> Tensor:
 def fill_missing(y: Tensor) -> tuple[Tensor, Tensor]:
     """
     A target that any density can be evaluated at, and where it is real. Filled before the density and masked after
-    it: a mask alone would leave NaN in the gradients.
+    it: a mask alone would leave NaN in the gradients. The filling is 1, which real numbers, positive ones, counts,
+    flags and classes all can be.
     """
     observed = ~torch.isnan(y)
-    return torch.where(observed, y, 0.0), observed
+    return torch.where(observed, y, 1.0), observed
 
 
-def _broadcasts(shape: torch.Size, other: torch.Size) -> bool:
+def _expands(shape: torch.Size, target: torch.Size) -> bool:
     try:
-        torch.broadcast_shapes(shape, other)
+        return torch.broadcast_shapes(shape, target) == target
     except RuntimeError:
         return False
-    return True

@@ -55,7 +55,19 @@ class TaskELBO(MarginalLogLikelihood):
         :param kwargs: Passed to the likelihood's `expected_log_prob`.
         :return: (`*T`)
         """
-        elbo = self.likelihood.expected_log_prob(target, variational_dist_f, **kwargs).sum(-1)
+        mean, num_points = variational_dist_f.mean, variational_dist_f.event_shape[0]
+        if len(variational_dist_f.event_shape) == 1 and target.dim() == mean.dim() + 1 and target.shape[-1] == 1:
+            # One output as a column: GPyTorch's likelihoods would broadcast it against q(f) to N x N.
+            target = target.squeeze(-1)
+        log_probs = self.likelihood.expected_log_prob(target, variational_dist_f, **kwargs)  # (*T, N)
+        if log_probs.dim() != len(variational_dist_f.batch_shape) + 1 or log_probs.shape[-1] != num_points:
+            raise ValueError(
+                f"{type(self.likelihood).__name__} made log probabilities of shape {tuple(log_probs.shape)} of a "
+                f"target of shape {tuple(target.shape)} and q(f) of shape {tuple(mean.shape)}: expected "
+                f"{(*variational_dist_f.batch_shape, num_points)}, one per point. A likelihood for one output needs a "
+                "model with num_latents=None."
+            )
+        elbo = log_probs.sum(-1)
         elbo = elbo - self.beta * self.model.variational_strategy.kl_divergence()
         for added_loss_term in self.model.added_loss_terms():
             elbo = elbo - added_loss_term.loss() / self.num_tasks

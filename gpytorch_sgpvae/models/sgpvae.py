@@ -26,7 +26,7 @@ NETWORKS: dict[str, type[InferenceNetwork]] = {
     "factornet": FactorNet,
     "indexnet": IndexNet,
     "pointnet": PointNet,
-    "zero_imputation": ZeroImputation,
+    "zeroimputation": ZeroImputation,
 }
 
 
@@ -47,7 +47,7 @@ class SGPVAE(gpytorch.Module):
     :param num_latents: Number of latent functions K.
     :param inducing_points: Locations of the inducing points, `M x D` or `K x M x D`. The model takes on their dtype
         and device.
-    :param network: `"factornet"`, `"indexnet"`, `"pointnet"`, `"zero_imputation"`, or a module of your own.
+    :param network: `"factornet"`, `"indexnet"`, `"pointnet"`, `"zeroimputation"`, or a module of your own.
     :param kernel: A kernel with batch shape K, or without one (then all latent functions share its parameters); by
         default a scaled RBF kernel with a lengthscale for each input dimension and latent function.
     :param decoder: A module that maps `... x K` to `... x P`; by default an :class:`~gpytorch_sgpvae.MLP`.
@@ -90,6 +90,10 @@ class SGPVAE(gpytorch.Module):
         super().__init__()
         if isinstance(network, str):
             network = _network_class(network)(num_outputs, num_latents, hidden_sizes)
+        if network.num_latents != num_latents:
+            raise ValueError(
+                f"The network has num_latents={network.num_latents}, but the model num_latents={num_latents}."
+            )
         if kernel is None:
             kernel = _default_kernel(num_latents, inducing_points)
         self.model = _LatentGPs(num_latents, inducing_points, network, kernel, learn_inducing_locations)
@@ -103,6 +107,10 @@ class SGPVAE(gpytorch.Module):
     def strategy(self) -> AmortizedVariationalStrategy:
         """The variational strategy, for `strategy.set_inducing_points` and the like."""
         return self.model.variational_strategy.base_variational_strategy
+
+    def forward(self, x: Tensor, **kwargs: Any) -> MultivariateNormal:
+        """What :attr:`model` returns: q(f) at x given `context=`, or the prior with `prior=True`."""
+        return self.model(x, **kwargs)
 
     def elbo(
         self, context: Context | tuple[Tensor, Tensor], beta: float = 1.0, num_tasks: int = 1, **kwargs: Any
@@ -150,8 +158,7 @@ class SGPVAE(gpytorch.Module):
         chunks = x.split(chunk_size or max(x.shape[-2], 1), dim=-2)
         marginals = [function_marginals(posterior(chunk)) for chunk in chunks]
         mean, stddev = (torch.cat(parts, dim=-2) for parts in zip(*marginals, strict=True))
-        base_samples = torch.randn(num_samples, *mean.shape, dtype=mean.dtype, device=mean.device)
-        return Prediction(self.likelihood, mean, stddev, base_samples)
+        return Prediction(self.likelihood, mean, stddev, num_samples)
 
 
 class _LatentGPs(gpytorch.models.ApproximateGP):
@@ -177,9 +184,10 @@ class _LatentGPs(gpytorch.models.ApproximateGP):
 
 
 def _network_class(name: str) -> type[InferenceNetwork]:
-    if name not in NETWORKS:
+    key = name.lower().replace("_", "")
+    if key not in NETWORKS:
         raise ValueError(f"There is no network {name!r}: choose one of {', '.join(NETWORKS)}, or give a module.")
-    return NETWORKS[name]
+    return NETWORKS[key]
 
 
 def _default_kernel(num_latents: int, inducing_points: Tensor) -> gpytorch.kernels.Kernel:

@@ -49,11 +49,11 @@ class AmortizedVariationalDistribution(_VariationalDistribution):
         sites = self.network(context.filled, context.observed)
         if not isinstance(sites, GaussianSites):
             raise TypeError(f"{type(self.network).__name__} must return GaussianSites, got {type(sites).__name__}.")
-        expected = (*self.batch_shape, context.num_points)
-        if tuple(sites.shape[-len(expected) :]) != expected:
+        expected = (*context.batch_shape, *self.batch_shape, context.num_points)
+        if tuple(sites.shape) != expected:
             raise ValueError(
                 f"{type(self.network).__name__} returned sites of shape {tuple(sites.shape)} for y of shape "
-                f"{tuple(context.filled.shape)}: expected (*T, {', '.join(map(str, expected))}), that is "
+                f"{tuple(context.filled.shape)}: expected {expected}, that is "
                 f"{'(*T, N)' if self.num_latents is None else '(*T, K, N)'}."
             )
         return sites

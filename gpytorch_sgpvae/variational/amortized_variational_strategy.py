@@ -134,6 +134,7 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
         variational_distribution.num_inducing_points = self.inducing_points.shape[-2]
         self._conditioning: Context | None = None
         self._conditioning_encoding: Encoding | None = None
+        self._q_v_versions: tuple[int, ...] = ()
 
     @property
     def num_latents(self) -> int | None:
@@ -163,14 +164,12 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
         self.inducing_points = inducing_points
         self._variational_distribution.num_inducing_points = inducing_points.shape[-2]
         self._clear_cache()
-        self._conditioning_encoding = None
+        self._forget_conditioning()
 
     def set_conditioning(self, context: Context | None) -> Context | None:
         """What calls without `context=` are conditioned on (see `conditioned_on`). Returns what it was before."""
-        before, self._conditioning, self._conditioning_encoding = self._conditioning, context, None
-        if context is not None:
-            # A q(v) of an earlier context must not be taken for this one's.
-            self._clear_cache()
+        before, self._conditioning = self._conditioning, context
+        self._forget_conditioning()
         return before
 
     def encode(self, context: Context | tuple[Tensor, Tensor], **kwargs: Any) -> Encoding:
@@ -180,8 +179,7 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
     @property
     def variational_distribution(self) -> AmortizedMultivariateNormal:
         """q(v), whitened, of the last call; under `conditioned_on` that of its context."""
-        if self._conditioning is not None and (self.training or self._last_q_v() is None):
-            # In training the parameters may have moved since the last call.
+        if self._conditioning is not None and self._last_q_v_is_outdated():
             self._remember(self._encoding_of(self._conditioning))
         q_v = self._last_q_v()
         if q_v is None:
@@ -239,9 +237,26 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
         if at_x is None:
             at_x = self._prior_at(x, encoding.inducing_points, encoding.Luu_inv, **kwargs)
 
+        self._check_batch_shapes(x, encoding)
         self._remember(encoding)
         self.variational_params_initialized.fill_(1)
         return self._predict(at_x, encoding.posterior, diag=diag and self.training)
+
+    def train(self, mode: bool = True) -> AmortizedVariationalStrategy:
+        self._forget_conditioning()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> AmortizedVariationalStrategy:
+        self._forget_conditioning()
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        self._forget_conditioning()
+        saved = state_dict.get(prefix + "inducing_points")
+        if saved is not None and saved.shape[-1:] == self.inducing_points.shape[-1:]:
+            # Their number may have been changed before saving.
+            self.set_inducing_points(saved)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         # q(v) of the last call hangs on a graph, which can be neither copied nor pickled.
@@ -320,6 +335,16 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
                 ".to(...), or the model with model.double(), .float() or .to(...)."
             )
 
+    def _check_batch_shapes(self, x: Tensor, encoding: Encoding) -> None:
+        tasks = encoding.posterior.mean.shape[: -1 if self.num_latents is None else -2]
+        try:
+            torch.broadcast_shapes(x.shape[:-2], tasks)
+        except RuntimeError:
+            raise ValueError(
+                f"x of shape {tuple(x.shape)} has the batch shape {tuple(x.shape[:-2])}, which does not broadcast with "
+                f"the context's {tuple(tasks)}: give one x per task, or one x without a batch for all."
+            ) from None
+
     def _raise_no_context(self) -> NoReturn:
         raise ValueError(
             f"{type(self).__name__} computes q(u) from data and was given none: call model(x, context=(x_seen, "
@@ -345,6 +370,24 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
         mean, R, kl_divergence = (tensor.to(self.inducing_points.dtype) for tensor in encoding.posterior)
         q_v = AmortizedMultivariateNormal(mean, RootLinearOperator(R.mT), prior_kl=kl_divergence)
         add_to_cache(self, "variational_distribution_memo", q_v)
+        self._q_v_versions = self._parameter_versions() if self._conditioning is not None else ()
+
+    def _last_q_v_is_outdated(self) -> bool:
+        q_v = self._last_q_v()
+        if q_v is None or not self.training:
+            return q_v is None
+        has_graph = q_v.loc.requires_grad or not torch.is_grad_enabled()
+        return not has_graph or self._q_v_versions != self._parameter_versions()
+
+    def _parameter_versions(self) -> tuple[int, ...]:
+        """They count the changes in place, an optimizer's among them."""
+        return tuple(parameter._version for parameter in self.model.parameters())
+
+    def _forget_conditioning(self) -> None:
+        """Under `conditioned_on`: whatever was computed from its context, or was there before it."""
+        self._conditioning_encoding = None
+        if self._conditioning is not None:
+            self._clear_cache()
 
     def _last_q_v(self) -> AmortizedMultivariateNormal | None:
         try:

@@ -133,7 +133,7 @@ class TestTargets:
         assert flat.shape == (*tasks, N)
         assert torch.equal(flat, likelihood.expected_log_prob(y.unsqueeze(-1), q_f, base_samples=samples))
 
-    @pytest.mark.parametrize("shape", [(N, P + 1), (N + 1, P), (N,), (P, N), (3, N, P)])
+    @pytest.mark.parametrize("shape", [(N, P + 1), (N + 1, P), (N,), (P, N), (3, N, P), (10, 2, N, P)])
     def test_of_another_shape_are_errors_that_name_both(self, shape):
         likelihood, q_f = helpers.make_likelihood(P, K), make_q_f(2)
         message = rf"{tuple(shape)} does not fit predictions of shape (2, 6, 3)".replace("(", r"\(").replace(")", r"\)")
@@ -141,7 +141,34 @@ class TestTargets:
             likelihood.expected_log_prob(torch.randn(shape).double(), q_f)
 
 
+class TestOtherObservationModels:
+    def test_whose_support_is_positive_take_missing_targets(self):
+        class LogNormalObservations(gpytorch.Module):
+            def forward(self, decoded):
+                return torch.distributions.LogNormal(decoded, 1.0)
+
+        likelihood = DecoderLikelihood(MLP(K, P), LogNormalObservations()).double()
+        y = torch.rand(N, P).double()
+        y[0, 1] = torch.nan
+        likelihood.expected_log_prob(y, make_q_f()).sum().backward()
+        assert all(parameter.grad.isfinite().all() for parameter in likelihood.parameters())
+
+    def test_with_an_event_shape_are_errors(self):
+        class Joint(gpytorch.Module):
+            def forward(self, decoded):
+                return torch.distributions.Independent(Normal(decoded, 1.0), 1)
+
+        with pytest.raises(ValueError, match=r"Joint.*event shape \(3,\)"):
+            DecoderLikelihood(MLP(K, P), Joint()).double()(make_q_f())
+
+
 class TestWidths:
+    def test_a_decoder_of_somebody_elses_that_fails_tells_what_it_was_given(self):
+        likelihood = DecoderLikelihood(torch.nn.Linear(K + 1, P), GaussianObservations(P)).double()
+        with pytest.raises(RuntimeError) as caught:
+            likelihood(make_q_f())
+        assert "(10, 6, 2), (..., N, K)" in caught.value.__notes__[0]
+
     def test_a_decoder_with_another_input_size_than_the_latent_functions(self):
         likelihood = DecoderLikelihood(MLP(K + 1, P), GaussianObservations(P)).double()
         with pytest.raises(ValueError, match=r"takes 3 features.*MLP\(2, 3"):
@@ -204,6 +231,10 @@ class TestPrediction:
         assert not draws.requires_grad
         torch.testing.assert_close(draws.mean(0), prediction.mean.detach(), rtol=0, atol=0.05)
         torch.testing.assert_close(draws.var(0), prediction.variance.detach(), rtol=0.05, atol=0)
+
+    def test_no_samples_are_an_error(self):
+        with pytest.raises(ValueError, match="num_samples must be at least 1"):
+            helpers.make_likelihood(P, K).predict(make_q_f(), num_samples=0)
 
     def test_it_is_differentiable(self):
         likelihood, q_f = helpers.make_likelihood(P, K), make_q_f()

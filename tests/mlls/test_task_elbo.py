@@ -62,6 +62,23 @@ def test_a_context_serves_as_input_and_target():
     assert TaskELBO(likelihood, model)(model(context.x, context=context), context.y).isfinite().all()
 
 
+@pytest.mark.parametrize("tasks", [(), (4,)])
+def test_one_output_may_be_a_column_also_for_gpytorchs_likelihoods(tasks):
+    model, likelihood = helpers.make_model(1, None), gpytorch.likelihoods.GaussianLikelihood().double()
+    context = Context(*helpers.make_data(*tasks, num_outputs=1, missing=0))
+    elbo = TaskELBO(likelihood, model)
+    column = elbo(model(context.x, context=context), context.y)
+    assert column.shape == tasks
+    assert torch.equal(column, elbo(model(context.x, context=context), context.y.squeeze(-1)))
+
+
+def test_a_likelihood_for_one_output_on_several_latent_functions_is_an_error():
+    model = helpers.make_model(3, 2)
+    x, y = helpers.make_data(4, missing=0)
+    with pytest.raises(ValueError, match=r"BernoulliLikelihood.*one per point"):
+        TaskELBO(gpytorch.likelihoods.BernoulliLikelihood(), model)(model(x, context=(x, y)), (y[..., :2] > 0).double())
+
+
 def test_a_number_of_tasks_below_one_is_an_error():
     with pytest.raises(ValueError, match="at least 1"):
         TaskELBO(helpers.make_likelihood(), helpers.make_model(), num_tasks=0)

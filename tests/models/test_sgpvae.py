@@ -8,7 +8,7 @@ import helpers
 import pytest
 import torch
 
-from gpytorch_sgpvae import MLP, SGPVAE, Context, FactorNet, GaussianObservations, Posterior, Prediction
+from gpytorch_sgpvae import MLP, SGPVAE, Context, FactorNet, GaussianObservations, Posterior, Prediction, condition
 from gpytorch_sgpvae.models.sgpvae import NETWORKS
 
 
@@ -25,7 +25,7 @@ def test_every_network_has_a_name():
     assert set(NETWORKS.values()) == set(helpers.NETWORKS)
 
 
-@pytest.mark.parametrize("network", [*NETWORKS, FactorNet(3, 2, (7,))])
+@pytest.mark.parametrize("network", [*NETWORKS, "FactorNet", "zero_imputation", FactorNet(3, 2, (7,))])
 def test_all_networks_train(network, data):
     sgpvae = make(network=network)
     optimizer = torch.optim.Adam(sgpvae.parameters(), lr=1e-2)
@@ -96,10 +96,23 @@ def test_a_kernel_without_a_batch_shape_is_shared_by_the_latent_functions(data):
     assert sgpvae.elbo(data).shape == (4,)
 
 
-@pytest.mark.parametrize("kwargs", [{"network": "factor_net"}, {"network": "transformer"}])
+@pytest.mark.parametrize("kwargs", [{"network": "factor"}, {"network": "transformer"}])
 def test_an_unknown_network_is_an_error_that_lists_the_known(kwargs):
-    with pytest.raises(ValueError, match="factornet, indexnet, pointnet, zero_imputation"):
+    with pytest.raises(ValueError, match="factornet, indexnet, pointnet, zeroimputation"):
         make(**kwargs)
+
+
+@pytest.mark.parametrize("num_latents", [1, 3, None])
+def test_a_network_with_another_number_of_latent_functions_is_an_error(num_latents):
+    with pytest.raises(ValueError, match=f"num_latents={num_latents}, but the model num_latents=2"):
+        make(network=FactorNet(3, num_latents))
+
+
+def test_calling_it_gives_the_latent_functions(data):
+    sgpvae = make().eval()
+    assert torch.equal(sgpvae(data[0], context=data).mean, sgpvae.condition(data)(data[0]).mean)
+    assert sgpvae(data[0], prior=True).event_shape == (12, 2)
+    assert torch.equal(condition(sgpvae, data)(data[0]).mean, sgpvae.condition(data)(data[0]).mean)
 
 
 @pytest.mark.parametrize("chunk_size", [0, -1])

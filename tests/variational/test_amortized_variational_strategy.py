@@ -74,6 +74,21 @@ class TestInducingPoints:
         model.strategy.set_inducing_points(torch.rand(num_latents, 6, 2))
         assert model(x, context=(x, y)).event_shape == (12, num_latents)
 
+    @pytest.mark.parametrize("shape", [(3, 2), (9, 2), (2, 5, 2)])
+    def test_of_another_number_are_loaded_from_a_state_dict(self, shape):
+        model, other = helpers.make_model().eval(), helpers.make_model().eval()
+        model.strategy.set_inducing_points(torch.rand(shape))
+        other.load_state_dict(model.state_dict())
+        x, y = helpers.make_data()
+        assert torch.equal(other(x, context=(x, y)).mean, model(x, context=(x, y)).mean)
+
+    def test_of_another_dimension_are_not_loaded(self):
+        model = helpers.make_model()
+        state = model.state_dict()
+        state["variational_strategy.base_variational_strategy.inducing_points"] = torch.rand(5, 3)
+        with pytest.raises(RuntimeError, match="size mismatch"):
+            model.load_state_dict(state)
+
     @pytest.mark.parametrize(
         ("shape", "message"),
         [((3, 5, 2), "num_latents=2"), ((0, 2), "M >= 1"), ((5, 3), "another input dimension")],
@@ -118,6 +133,12 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"^x is torch.float32.*model torch.float64"):
             model(x, context=(x.double(), y.double()))
 
+    @pytest.mark.parametrize("num_latents", [None, 2])
+    def test_inputs_of_another_number_of_tasks(self, num_latents):
+        x, y = helpers.make_data(4)
+        with pytest.raises(ValueError, match=r"\(3, 12, 2\) has the batch shape \(3,\).*\(4,\)"):
+            helpers.make_model(num_latents=num_latents)(x[:3], context=(x, y))
+
     def test_a_free_form_distribution(self):
         with pytest.raises(TypeError, match=r"AmortizedVariationalDistribution.*CholeskyVariationalDistribution"):
             AmortizedVariationalStrategy(None, torch.rand(5, 2), CholeskyVariationalDistribution(5))
@@ -131,7 +152,8 @@ class TestErrors:
         ("output", "error", "message"),
         [
             (torch.zeros(2, 12), TypeError, "must return GaussianSites, got Tensor"),
-            (GaussianSites(torch.zeros(12, 2), torch.zeros(12, 2)), ValueError, r"\(12, 2\).*expected \(\*T, 2, 12\)"),
+            (GaussianSites(torch.zeros(12, 2), torch.zeros(12, 2)), ValueError, r"\(12, 2\).*expected \(2, 12\)"),
+            (GaussianSites(torch.zeros(5, 2, 12), torch.zeros(5, 2, 12)), ValueError, r"expected \(2, 12\)"),
         ],
     )
     def test_a_network_that_returns_something_else(self, output, error, message):

@@ -5,7 +5,7 @@ import helpers
 import pytest
 import torch
 
-from gpytorch_sgpvae import Context, Posterior, condition, conditioned_on
+from gpytorch_sgpvae import Context, Posterior, TaskELBO, condition, conditioned_on
 
 
 @pytest.fixture
@@ -110,6 +110,43 @@ class TestConditionedOn:
                 optimizer.zero_grad()
                 (model.variational_strategy.kl_divergence().sum() + model(data[0]).mean.sum()).backward()
                 optimizer.step()
+
+    def test_a_training_step_factorizes_once_and_its_kl_is_that_of_its_call(self, data):
+        model, likelihood = helpers.make_model(), helpers.make_likelihood()
+        x, y = data
+        with conditioned_on(model, data):
+            with helpers.cholesky_calls() as shapes:
+                TaskELBO(likelihood, model)(model(x), y).sum().backward()
+            assert len(shapes) == 2
+            model(x, context=(x, torch.full_like(y, torch.nan)))
+            assert (model.variational_strategy.kl_divergence() == 0).all()
+
+    def test_a_look_without_gradients_does_not_cost_the_next_step_its_gradients(self, data):
+        model = helpers.make_model()
+        with conditioned_on(model, data):
+            with torch.no_grad():
+                model(data[0])
+            assert model.variational_strategy.kl_divergence().requires_grad
+
+    @pytest.mark.parametrize("how", ["training", "loading"])
+    def test_validation_between_steps_sees_the_new_parameters(self, data, how):
+        model, other = helpers.make_model(), helpers.make_model()
+        x = data[0]
+        with conditioned_on(model, data):
+            before = model.eval()(x).mean.detach()
+            if how == "training":
+                model.train()
+                optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+                (model(x).mean.sum() + model.variational_strategy.kl_divergence().sum()).backward()
+                optimizer.step()
+                model.eval()
+            else:
+                model.load_state_dict(other.state_dict())
+            after = model(x).mean.detach()
+            kl = model.variational_strategy.kl_divergence()
+        assert not torch.allclose(before, after)
+        assert torch.equal(after, model(x, context=data).mean)
+        assert torch.equal(kl, model.variational_strategy.kl_divergence())
 
     def test_an_earlier_q_u_is_not_taken_for_the_contexts(self, data):
         model = helpers.make_model().eval()
