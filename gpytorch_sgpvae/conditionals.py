@@ -17,6 +17,18 @@ All of it is per latent function, whitened by :math:`L = \mathrm{chol}(K_{uu} + 
     q(f_*) = \mathcal N \left( \mu_* + a_*^\top m, \; k_{**} - |a_*|^2 + a_*^\top S a_* \right), \quad
     \mathrm{KL} = \tfrac 1 2 \left( \mathrm{tr} S + m^\top m - M + \log |B| \right)
 
+Where u = f, at the context's own inputs, nothing is inverted and no jitter is needed, with :math:`W = \Lambda^{1/2}`:
+
+.. math::
+
+    B = I + W K_{ff} W, \quad
+    \alpha = W B^{-1} W^{-1} (\lambda g - \lambda \mu_f), \quad
+    q(f_*) = \mathcal N \left( \mu_* + k_{*f} \alpha, \; k_{**} - k_{*f} W B^{-1} W k_{f*} \right)
+
+.. math::
+
+    \mathrm{KL} = \tfrac 1 2 \left( \mathrm{tr} B^{-1} + \alpha^\top K_{ff} \alpha - N + \log |B| \right)
+
 Everything M x M, and the sums over N that lead there, is computed in GPyTorch's Cholesky dtype (float64 unless
 :class:`gpytorch.settings.linalg_dtypes` says otherwise). In float32 the rounding of :math:`A \Lambda A^\top` alone
 exceeds I as soon as the precisions of a task sum to more than 1e7, and B is no longer positive definite.
@@ -65,6 +77,21 @@ class WhitenedPosterior(NamedTuple):
     kl_divergence: Tensor
 
 
+class DensePosterior(NamedTuple):
+    r"""
+    :math:`q(f)` at the context's inputs, as :math:`f = \mu_f + K_{ff} \alpha` with covariance
+    :math:`K_{ff} - K_{ff} G^\top G K_{ff}`, and its divergence from the prior.
+
+    :param weights: :math:`\alpha` (`*T x K x N`).
+    :param root: :math:`G = \mathrm{chol}(B)^{-1} W` (`*T x K x N x N`).
+    :param kl_divergence: (`*T x K`).
+    """
+
+    weights: Tensor
+    root: Tensor
+    kl_divergence: Tensor
+
+
 def inverse_cholesky(matrix: Tensor) -> Tensor:
     """
     The inverse of the Cholesky factor. Products with it replace triangular solves of wide right-hand sides, which are
@@ -78,7 +105,7 @@ def inverse_cholesky(matrix: Tensor) -> Tensor:
 
 def whitened_cross_covariance(Luu_inv: Tensor, Kuf: Tensor) -> Tensor:
     # A = L⁻¹ K_uf, rounded once: L⁻¹ holds entries as large as ϵ^-½, whose rounding would cost digits of the variance
-    return (Luu_inv @ Kuf.to(Luu_inv.dtype)).to(Kuf.dtype)  # (*T, K, M, N)
+    return rounded_product(Luu_inv, Kuf)  # (*T, K, M, N)
 
 
 def evidence_of_sites(A: Tensor, sites: GaussianSites, mean: Tensor) -> Evidence:
@@ -106,7 +133,38 @@ def whitened_posterior(evidence: Evidence) -> WhitenedPosterior:
     R = inverse_cholesky(B)  # (*T, K, M, M)
     # m = S A (λg − λμ)
     m = (R.mT @ (R @ evidence.precision_mean.unsqueeze(-1))).squeeze(-1)  # (*T, K, M)
-    return WhitenedPosterior(m, R, _kl_to_standard_normal(m, R))
+    return WhitenedPosterior(m, R, _kl_divergence(m.square().sum(-1), R))
+
+
+def dense_posterior(Kff: Tensor, sites: GaussianSites, mean: Tensor) -> DensePosterior:
+    r"""
+    :param Kff: (`*T x K x N x N`).
+    :param sites: (`*T x K x N`).
+    :param mean: The prior mean :math:`\mu_f` (`*T x K x N`).
+    """
+    Kff = Kff.to(_working_dtype(Kff))
+    precision, precision_mean = sites.precision.to(Kff.dtype), sites.precision_mean.to(Kff.dtype)
+    # W = Λ^½; the root of a precision of 0 has no gradient, so 1 stands there and is masked after
+    informative = precision > 0
+    safe_root = torch.where(informative, precision, 1.0).sqrt()
+    W = safe_root * informative  # (*T, K, N)
+    # r = W⁻¹ (λg − λμ)
+    r = (precision_mean - precision * mean.to(Kff.dtype)) / safe_root * informative  # (*T, K, N)
+    # B = I + W K W
+    scaled = W.unsqueeze(-1) * Kff * W.unsqueeze(-2)  # (*T, K, N, N)
+    B = scaled + torch.eye(scaled.shape[-1], dtype=scaled.dtype, device=scaled.device)
+    R = inverse_cholesky(B)  # (*T, K, N, N)
+    # s = B⁻¹ r, α = W s
+    s = (R.mT @ (R @ r.unsqueeze(-1))).squeeze(-1)  # (*T, K, N)
+    # αᵀ K α = sᵀ (B − I) s = sᵀ r − sᵀ s
+    quadratic = (s * (r - s)).sum(-1)
+    kl_divergence = _kl_divergence(quadratic, R)  # (*T, K)
+    return DensePosterior(W * s, R * W.unsqueeze(-2), kl_divergence)
+
+
+def rounded_product(left: Tensor, right: Tensor) -> Tensor:
+    """A product with something M x M, rounded once, to the dtype of what it is applied to."""
+    return (left @ right.to(left.dtype)).to(right.dtype)
 
 
 def predictive_mean(mean: Tensor, A: Tensor, m: Tensor) -> Tensor:
@@ -124,12 +182,12 @@ def predictive_variance(prior_variance: Tensor, A: Tensor, C: Tensor) -> Tensor:
     return prior_variance - A.square().sum(-2) + C.square().sum(-2)  # (*T, K, N)
 
 
-def _kl_to_standard_normal(m: Tensor, R: Tensor) -> Tensor:
+def _kl_divergence(mahalanobis: Tensor, R: Tensor) -> Tensor:
+    # tr B⁻¹ = |R|²
     trace = R.square().sum((-2, -1))
-    mahalanobis = m.square().sum(-1)
     # log |B| = −2 Σ log R_ii
     half_log_det = -R.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return 0.5 * (trace + mahalanobis - m.shape[-1]) + half_log_det  # (*T, K)
+    return 0.5 * (trace + mahalanobis - R.shape[-1]) + half_log_det  # (*T, K)
 
 
 def _working_dtype(tensor: Tensor) -> torch.dtype:

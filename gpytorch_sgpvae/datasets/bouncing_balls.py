@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ def two_bouncing_balls(
 ) -> BouncingBalls:
     r"""
     Videos of one-dimensional images in which one ball bounces at constant speed and another one, in front of it, under
-    gravity (after section 4.1 of `Ashman et al. (2020)`_). The bouncing frequencies are fixed and the starting phases
+    gravity (after `Ashman et al. (2020)`_). The bouncing frequencies are fixed and the starting phases
     :math:`s_{0i}` random. With :math:`s_{ni} = (s_{0i} + x_n / \text{period}_i) \bmod 1` and the pixels' heights
     :math:`h_p`, the centers and the outlines of the balls are
 
@@ -85,7 +85,7 @@ def two_bouncing_balls(
         https://arxiv.org/abs/2010.10177
     """
     device = torch.get_default_device() if generator is None else generator.device
-    options = {"dtype": dtype or torch.get_default_dtype(), "device": device}
+    options: dict[str, Any] = {"dtype": dtype or torch.get_default_dtype(), "device": device}
     time = torch.arange(num_steps, **options)  # (N,)
     start = torch.rand(num_tasks, 1, 2, generator=generator, **options)
     phase = (start + time.unsqueeze(-1) / torch.tensor(periods, **options)) % 1  # (T, N, 2)

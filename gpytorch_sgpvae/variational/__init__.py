@@ -1,10 +1,12 @@
 from .amortized_variational_distribution import AmortizedVariationalDistribution
 from .amortized_variational_strategy import AmortizedVariationalStrategy
+from .dense_amortized_variational_strategy import DenseAmortizedVariationalStrategy
 from .posterior import Posterior, condition, conditioned_on
 
 __all__ = [
     "AmortizedVariationalDistribution",
     "AmortizedVariationalStrategy",
+    "DenseAmortizedVariationalStrategy",
     "Posterior",
     "condition",
     "conditioned_on",

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
-from gpytorch import settings
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import ApproximateGP
-from gpytorch.utils.errors import CachingError
-from gpytorch.utils.memoize import add_to_cache, get_from_cache
-from gpytorch.variational._variational_strategy import _VariationalStrategy
 from linear_operator.operators import (
     DiagLinearOperator,
     LinearOperator,
@@ -29,14 +26,17 @@ from ..conditionals import (
     whitened_cross_covariance,
     whitened_posterior,
 )
-from ..context import Context, as_context
+from ..context import Context
+from ..sites import GaussianSites
+from ._amortized_strategy import Encoding, _AmortizedStrategy
+from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .amortized_variational_distribution import AmortizedVariationalDistribution
-from .whitened_distributions import AmortizedMultivariateNormal, WhitenedPrior
 
 
-class Encoding(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class SparseEncoding(Encoding):
     """
-    What a strategy remembers of a context: enough for q(f) anywhere, nothing of size N.
+    What the sparse strategy remembers of a context: nothing of size N.
 
     :param inducing_points: (`M x D` or `K x M x D`).
     :param Luu_inv: Inverse Cholesky factor of K_uu (`K x M x M`).
@@ -49,11 +49,12 @@ class Encoding(NamedTuple):
     evidence: Evidence
     posterior: WhitenedPosterior
 
-    def for_prediction(self) -> Encoding:
-        """Off the graph, as GPyTorch's own test-time caches are (:class:`gpytorch.settings.detach_test_caches`)."""
-        if settings.detach_test_caches.off():
-            return self
-        return Encoding(
+    @property
+    def tasks(self) -> torch.Size:
+        return self.posterior.mean.shape[:-1]
+
+    def detach(self) -> SparseEncoding:
+        return SparseEncoding(
             self.inducing_points.detach(),
             self.Luu_inv.detach(),
             Evidence(self.evidence.precision_mean.detach(), self.evidence.precision.detach()),
@@ -69,7 +70,7 @@ class _PriorAt(NamedTuple):
     covar: LinearOperator  # K_ff, lazy        (*T, K, N, N)
 
 
-class AmortizedVariationalStrategy(_VariationalStrategy):
+class AmortizedVariationalStrategy(_AmortizedStrategy):
     r"""
     A variational strategy whose :math:`q(\mathbf u)` is computed from data: swap it for
     :class:`gpytorch.variational.VariationalStrategy`, pass `context=` to the model, and the model conditions on any
@@ -114,8 +115,6 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
         https://arxiv.org/abs/2010.10177
     """
 
-    inducing_points: Tensor
-
     def __init__(
         self,
         model: ApproximateGP,
@@ -124,22 +123,9 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
         learn_inducing_locations: bool = True,
         jitter_val: float | None = None,
     ):
-        if not isinstance(variational_distribution, AmortizedVariationalDistribution):
-            raise TypeError(
-                "AmortizedVariationalStrategy needs an AmortizedVariationalDistribution(network), got "
-                f"{type(variational_distribution).__name__}."
-            )
         super().__init__(model, inducing_points, variational_distribution, learn_inducing_locations, jitter_val)
         self._check_inducing_points(self.inducing_points)
         variational_distribution.num_inducing_points = self.inducing_points.shape[-2]
-        self._conditioning: Context | None = None
-        self._conditioning_encoding: Encoding | None = None
-        self._q_v_versions: tuple[int, ...] = ()
-
-    @property
-    def num_latents(self) -> int | None:
-        """K, or None for a model without a latent batch dimension."""
-        return self._variational_distribution.num_latents
 
     def set_inducing_points(self, inducing_points: Tensor) -> None:
         r"""
@@ -166,102 +152,55 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
         self._clear_cache()
         self._forget_conditioning()
 
-    def set_conditioning(self, context: Context | None) -> Context | None:
-        """What calls without `context=` are conditioned on (see `conditioned_on`). Returns what it was before."""
-        before, self._conditioning = self._conditioning, context
-        self._forget_conditioning()
-        return before
-
-    def encode(self, context: Context | tuple[Tensor, Tensor], **kwargs: Any) -> Encoding:
-        """Condition on a context: everything about it that q(f) depends on. Keywords go to the model's `forward`."""
-        return self._encode(as_context(context), **kwargs)[0]
-
-    @property
-    def variational_distribution(self) -> AmortizedMultivariateNormal:
-        """q(v), whitened, of the last call; under `conditioned_on` that of its context."""
-        if self._conditioning is not None and self._last_q_v_is_outdated():
-            self._remember(self._encoding_of(self._conditioning))
-        q_v = self._last_q_v()
-        if q_v is None:
-            self._raise_no_context()
-        return q_v
-
-    @property
-    def prior_distribution(self) -> WhitenedPrior:
-        """p(v), whitened, of the shape of the last q(v)."""
-        q_v = self._last_q_v()
-        if q_v is None and self._conditioning is not None:
-            q_v = self.variational_distribution
-        shape = self._variational_distribution.shape() if q_v is None else q_v.loc.shape
-        zeros = torch.zeros(shape, dtype=self.inducing_points.dtype, device=self.inducing_points.device)
-        return WhitenedPrior(zeros, DiagLinearOperator(torch.ones_like(zeros)))
-
-    def get_fantasy_model(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(
-            f"{type(self).__name__} needs no fantasy model to take in new data: "
-            "use gpytorch_sgpvae.condition(model, (x, y)), or pass context=(x, y) to the model."
-        )
-
-    def __call__(
-        self,
-        x: Tensor,
-        prior: bool = False,
-        diag: bool = True,
-        context: Context | tuple[Tensor, Tensor] | Encoding | None = None,
-        **kwargs: Any,
-    ) -> MultivariateNormal:
+    def absorb(self, encoding: SparseEncoding, context: Context | tuple[Tensor, Tensor]) -> SparseEncoding:
         r"""
-        :param x: Where to evaluate (`*T x N x D`). It never carries the latent dimension.
-        :param prior: Return the prior p(f) instead; no context is needed then.
-        :param diag: In training mode, whether the variances alone will do.
-        :param context: What to condition on: a :class:`~gpytorch_sgpvae.Context`, a pair `(x, y)`, or the
-            :class:`Encoding` of one.
-        :param kwargs: Passed to the model's `forward`.
-        :return: q(f) at x (`*T x K` x N, or `*T` x N where the network has `num_latents=None`).
+        The encoding of all that an encoding has seen and a further context, in :math:`O(T K (N M^2 + M^3))` for the N
+        new points: evidence adds.
         """
-        x = x.unsqueeze(-1) if x.dim() == 1 else x
-        self._check_inputs(x, "x")
-        if prior:
-            return self.model.forward(self._insert_latents(x), **kwargs)
-
-        self._clear_cache()
-        if context is None:
-            context = self._active_context()
-        at_x = None
-        if isinstance(context, Encoding):
-            encoding = context
-        else:
-            context = as_context(context)
-            encoding, at_context = self._encode(context, **kwargs)
-            at_x = at_context if context.is_at(x) else None
-        if at_x is None:
-            at_x = self._prior_at(x, encoding.inducing_points, encoding.Luu_inv, **kwargs)
-
-        self._check_batch_shapes(x, encoding)
-        self._remember(encoding)
-        self.variational_params_initialized.fill_(1)
-        return self._predict(at_x, encoding.posterior, diag=diag and self.training)
-
-    def train(self, mode: bool = True) -> AmortizedVariationalStrategy:
-        self._forget_conditioning()
-        return super().train(mode)
-
-    def _apply(self, *args: Any, **kwargs: Any) -> AmortizedVariationalStrategy:
-        self._forget_conditioning()
-        return super()._apply(*args, **kwargs)
+        context = self._checked(context)
+        at_context = self._prior_at(context.x, encoding.inducing_points, encoding.Luu_inv)
+        evidence = encoding.evidence + evidence_of_sites(at_context.A, self.sites(context), at_context.mean)
+        return SparseEncoding(encoding.inducing_points, encoding.Luu_inv, evidence, whitened_posterior(evidence))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        self._forget_conditioning()
         saved = state_dict.get(prefix + "inducing_points")
         if saved is not None and saved.shape[-1:] == self.inducing_points.shape[-1:]:
             # Their number may have been changed before saving.
             self.set_inducing_points(saved)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # q(v) of the last call hangs on a graph, which can be neither copied nor pickled.
-        forgotten: dict[str, Any] = {"_memoize_cache": {}, "_conditioning": None, "_conditioning_encoding": None}
-        return {**self.__dict__, **forgotten}
+    def _encode(self, context: Context, sites: GaussianSites, **kwargs: Any) -> tuple[SparseEncoding, _PriorAt]:
+        Luu_inv = self._inverse_cholesky_factor(**kwargs)
+        at_context = self._prior_at(context.x, self.inducing_points, Luu_inv, **kwargs)
+        evidence = evidence_of_sites(at_context.A, sites, at_context.mean)
+        return SparseEncoding(self.inducing_points, Luu_inv, evidence, whitened_posterior(evidence)), at_context
+
+    def _predict(  # type: ignore[override]
+        self, x: Tensor, encoding: SparseEncoding, at_x: _PriorAt | None, diag: bool, **kwargs: Any
+    ) -> MultivariateNormal:
+        if at_x is None:
+            at_x = self._prior_at(x, encoding.inducing_points, encoding.Luu_inv, **kwargs)
+        mean = predictive_mean(at_x.mean, at_x.A, encoding.posterior.mean)  # (*T, K, N)
+        C = predictive_root(at_x.A, encoding.posterior.inv_cholesky)  # (*T, K, M, N)
+        if diag:
+            prior_variance = at_x.covar.diagonal(dim1=-1, dim2=-2)
+            return MultivariateNormal(mean, DiagLinearOperator(predictive_variance(prior_variance, at_x.A, C)))
+        A = at_x.A.expand(C.shape)
+        prior_covar = at_x.covar.expand(*C.shape[:-2], *at_x.covar.shape[-2:])
+        # K** − A*ᵀ A* + A*ᵀ S A*, whose diagonal is cheap
+        covar = SumLinearOperator(prior_covar, MatmulLinearOperator(-A.mT, A), RootLinearOperator(C.mT))
+        return MultivariateNormal(mean, covar)
+
+    def _q_u(self, encoding: SparseEncoding) -> AmortizedMultivariateNormal:  # type: ignore[override]
+        """q(v), whitened."""
+        mean, R, kl_divergence = (tensor.to(self.inducing_points.dtype) for tensor in encoding.posterior)
+        return AmortizedMultivariateNormal(mean, RootLinearOperator(R.mT), prior_kl=kl_divergence)
+
+    def _p_u(self, encoding: SparseEncoding | None) -> AmortizedPrior:  # type: ignore[override]
+        """p(v), whitened."""
+        shape = self._variational_distribution.shape() if encoding is None else encoding.posterior.mean.shape
+        zeros = torch.zeros(shape, dtype=self.inducing_points.dtype, device=self.inducing_points.device)
+        return AmortizedPrior(zeros, DiagLinearOperator(torch.ones_like(zeros)))
 
     def _inverse_cholesky_factor(self, **kwargs: Any) -> Tensor:
         """Once per latent function, whatever the number of tasks."""
@@ -281,32 +220,6 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
             A=whitened_cross_covariance(Luu_inv, Kuf),
             covar=covar[..., num_inducing:, num_inducing:],
         )
-
-    def _encode(self, context: Context, **kwargs: Any) -> tuple[Encoding, _PriorAt]:
-        self._check_inputs(context.x, "The context's x")
-        Luu_inv = self._inverse_cholesky_factor(**kwargs)
-        at_context = self._prior_at(context.x, self.inducing_points, Luu_inv, **kwargs)
-        sites = self._variational_distribution(context)
-        evidence = evidence_of_sites(at_context.A, sites, at_context.mean)
-        encoding = Encoding(self.inducing_points, Luu_inv, evidence, whitened_posterior(evidence))
-        return encoding, at_context
-
-    def _predict(self, at_x: _PriorAt, posterior: WhitenedPosterior, diag: bool) -> MultivariateNormal:
-        mean = predictive_mean(at_x.mean, at_x.A, posterior.mean)  # (*T, K, N)
-        C = predictive_root(at_x.A, posterior.inv_cholesky)  # (*T, K, M, N)
-        if diag:
-            prior_variance = at_x.covar.diagonal(dim1=-1, dim2=-2)
-            return MultivariateNormal(mean, DiagLinearOperator(predictive_variance(prior_variance, at_x.A, C)))
-        A = at_x.A.expand(C.shape)
-        prior_covar = at_x.covar.expand(*C.shape[:-2], *at_x.covar.shape[-2:])
-        # K** − A*ᵀ A* + A*ᵀ S A*, whose diagonal is cheap
-        covar = SumLinearOperator(prior_covar, MatmulLinearOperator(-A.mT, A), RootLinearOperator(C.mT))
-        return MultivariateNormal(mean, covar)
-
-    def _insert_latents(self, x: Tensor) -> Tensor:
-        if self.num_latents is None:
-            return x
-        return x.unsqueeze(-3).expand(*x.shape[:-2], self.num_latents, *x.shape[-2:])  # (*T, K, N, D)
 
     def _latent_inducing_points(self, inducing_points: Tensor) -> Tensor:
         """`K x M x D`, also for the inducing points that all latent functions share."""
@@ -329,68 +242,4 @@ class AmortizedVariationalStrategy(_VariationalStrategy):
                 f"{name} of shape {tuple(x.shape)} has {x.shape[-1]} input dimensions, but the inducing points of "
                 f"shape {tuple(Z.shape)} have {Z.shape[-1]}: expected (*T, N, D)."
             )
-        if x.dtype != Z.dtype or x.device != Z.device:
-            raise ValueError(
-                f"{name} is {x.dtype} on {x.device}, the model {Z.dtype} on {Z.device}: convert the data with "
-                ".to(...), or the model with model.double(), .float() or .to(...)."
-            )
-
-    def _check_batch_shapes(self, x: Tensor, encoding: Encoding) -> None:
-        tasks = encoding.posterior.mean.shape[: -1 if self.num_latents is None else -2]
-        try:
-            torch.broadcast_shapes(x.shape[:-2], tasks)
-        except RuntimeError:
-            raise ValueError(
-                f"x of shape {tuple(x.shape)} has the batch shape {tuple(x.shape[:-2])}, which does not broadcast with "
-                f"the context's {tuple(tasks)}: give one x per task, or one x without a batch for all."
-            ) from None
-
-    def _raise_no_context(self) -> NoReturn:
-        raise ValueError(
-            f"{type(self).__name__} computes q(u) from data and was given none: call model(x, context=(x_seen, "
-            "y_seen)), or wrap callers that cannot pass a context in `with conditioned_on(model, context):`. "
-            "model(x, prior=True) needs none."
-        )
-
-    def _active_context(self) -> Context | Encoding:
-        if self._conditioning is None:
-            self._raise_no_context()
-        return self._conditioning if self.training else self._encoding_of(self._conditioning)
-
-    def _encoding_of(self, conditioning: Context) -> Encoding:
-        """Under `conditioned_on`: fresh in training, where a graph serves once; else encoded once."""
-        if self.training:
-            return self.encode(conditioning)
-        if self._conditioning_encoding is None:
-            self._conditioning_encoding = self.encode(conditioning).for_prediction()
-        return self._conditioning_encoding
-
-    def _remember(self, encoding: Encoding) -> None:
-        """Under GPyTorch's own name, where its wrappers and objectives look for q(u)."""
-        mean, R, kl_divergence = (tensor.to(self.inducing_points.dtype) for tensor in encoding.posterior)
-        q_v = AmortizedMultivariateNormal(mean, RootLinearOperator(R.mT), prior_kl=kl_divergence)
-        add_to_cache(self, "variational_distribution_memo", q_v)
-        self._q_v_versions = self._parameter_versions() if self._conditioning is not None else ()
-
-    def _last_q_v_is_outdated(self) -> bool:
-        q_v = self._last_q_v()
-        if q_v is None or not self.training:
-            return q_v is None
-        has_graph = q_v.loc.requires_grad or not torch.is_grad_enabled()
-        return not has_graph or self._q_v_versions != self._parameter_versions()
-
-    def _parameter_versions(self) -> tuple[int, ...]:
-        """They count the changes in place, an optimizer's among them."""
-        return tuple(parameter._version for parameter in self.model.parameters())
-
-    def _forget_conditioning(self) -> None:
-        """Under `conditioned_on`: whatever was computed from its context, or was there before it."""
-        self._conditioning_encoding = None
-        if self._conditioning is not None:
-            self._clear_cache()
-
-    def _last_q_v(self) -> AmortizedMultivariateNormal | None:
-        try:
-            return get_from_cache(self, "variational_distribution_memo")
-        except CachingError:
-            return None
+        super()._check_inputs(x, name)

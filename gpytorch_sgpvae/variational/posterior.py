@@ -9,7 +9,7 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from ..context import Context, as_context
-from .amortized_variational_strategy import AmortizedVariationalStrategy, Encoding
+from ._amortized_strategy import Encoding, _AmortizedStrategy
 
 
 class Posterior:
@@ -84,8 +84,8 @@ def conditioned_on(model: torch.nn.Module, context: Context | tuple[Tensor, Tens
         strategy.set_conditioning(outer)
 
 
-def _amortized_strategy(model: torch.nn.Module) -> AmortizedVariationalStrategy:
-    strategies = [module for module in model.modules() if isinstance(module, AmortizedVariationalStrategy)]
+def _amortized_strategy(model: torch.nn.Module) -> _AmortizedStrategy:
+    strategies = [module for module in model.modules() if isinstance(module, _AmortizedStrategy)]
     if not strategies:
         raise ValueError(
             f"{type(model).__name__} has no AmortizedVariationalStrategy: GPyTorch's other variational models cannot "

@@ -7,19 +7,19 @@ from torch import Tensor
 from torch.distributions.kl import register_kl
 
 
-class WhitenedPrior(MultivariateNormal):
-    r"""The prior :math:`p(\mathbf v) = \mathcal N(\mathbf 0, I)` of the whitened inducing values."""
+class AmortizedPrior(MultivariateNormal):
+    r"""The prior :math:`p(\mathbf u)` that belongs to an :class:`AmortizedMultivariateNormal`."""
 
 
 class AmortizedMultivariateNormal(MultivariateNormal):
     r"""
-    A :math:`q(\mathbf v)` that brings its KL divergence from the prior along, so that the divergence which GPyTorch's
+    A :math:`q(\mathbf u)` that brings its KL divergence from the prior along, so that the divergence which GPyTorch's
     strategies and objectives ask for costs no second Cholesky.
 
     :param mean: (`*batch_shape x M`).
     :param covariance_matrix: (`*batch_shape x M x M`).
-    :param prior_kl: KL divergence from :class:`WhitenedPrior` (`*batch_shape`). Distributions that GPyTorch derives
-        from this one (by indexing, say) do not know theirs: GPyTorch's own formula takes over.
+    :param prior_kl: KL divergence from the :class:`AmortizedPrior` (`*batch_shape`). Distributions that GPyTorch
+        derives from this one (by indexing, say) do not know theirs: GPyTorch's own formula takes over.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class AmortizedMultivariateNormal(MultivariateNormal):
         return expanded
 
 
-@register_kl(AmortizedMultivariateNormal, WhitenedPrior)
-def _kl_amortized_prior(q: AmortizedMultivariateNormal, p: WhitenedPrior) -> Tensor:
+@register_kl(AmortizedMultivariateNormal, AmortizedPrior)
+def _kl_amortized_prior(q: AmortizedMultivariateNormal, p: AmortizedPrior) -> Tensor:
     if q.prior_kl is None:
         return torch.distributions.kl_divergence(
             MultivariateNormal(q.loc, q.lazy_covariance_matrix), MultivariateNormal(p.loc, p.lazy_covariance_matrix)

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.models import ApproximateGP
+from linear_operator.operators import DiagLinearOperator, LinearOperator, MatmulLinearOperator, SumLinearOperator
+from torch import Tensor
+
+from ..conditionals import DensePosterior, dense_posterior, rounded_product
+from ..context import Context
+from ..sites import GaussianSites
+from ._amortized_strategy import Encoding, _AmortizedStrategy
+from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
+from .amortized_variational_distribution import AmortizedVariationalDistribution
+
+
+@dataclass(frozen=True, eq=False)
+class DenseEncoding(Encoding):
+    """
+    What the dense strategy remembers of a context.
+
+    :param x: The context's inputs (`*T x N x D`).
+    :param prior: The prior there (`*T x K` x N).
+    :param posterior: The posterior there (`*T x K x N x N`).
+    """
+
+    x: Tensor
+    prior: AmortizedPrior
+    posterior: DensePosterior
+
+    @property
+    def tasks(self) -> torch.Size:
+        return self.posterior.weights.shape[:-1]
+
+    def detach(self) -> DenseEncoding:
+        prior = AmortizedPrior(self.prior.loc.detach(), self.prior.lazy_covariance_matrix.detach())
+        return DenseEncoding(self.x.detach(), prior, DensePosterior(*(tensor.detach() for tensor in self.posterior)))
+
+
+class _PriorAt(NamedTuple):
+    """The prior at some inputs, as seen from the context's."""
+
+    mean: Tensor  # μ_*                        (*T, K, N*)
+    Kfs: Tensor  # K_f*                        (*T, K, N, N*)
+    covar: LinearOperator  # K_**, lazy        (*T, K, N*, N*)
+
+
+class DenseAmortizedVariationalStrategy(_AmortizedStrategy):
+    r"""
+    The strategy of the GP-VAE (`Pearce (2020)`_; appendix B of `Ashman et al. (2020)`_): the inducing points are the
+    context's own inputs, :math:`\mathbf u = \mathbf f`. With :math:`W = \Lambda^{1/2}` and :math:`B = I + W K W`:
+
+    .. math::
+
+        q(\mathbf f_*) = \mathcal N \left( \boldsymbol \mu_* + K_{* \mathbf f} W B^{-1} W^{-1}
+        (\lambda g - \lambda \boldsymbol \mu_{\mathbf f}), \;
+        K_{**} - K_{* \mathbf f} W B^{-1} W K_{\mathbf f *} \right)
+
+    No inverse of K, no jitter, and any precision may be zero. Cost per call: :math:`O(T K N^3)`, one Cholesky of B
+    for each latent function and task. Beyond :attr:`max_points` points a warning points to the sparse
+    :class:`~gpytorch_sgpvae.AmortizedVariationalStrategy`.
+
+    :param model: The model this strategy is applied to, typically `self` in the model's `__init__`.
+    :param variational_distribution: Holds the inference network.
+    :param jitter_val: Added to the diagonal of K; none by default, as none is needed.
+
+    Example:
+        >>> import gpytorch, torch
+        >>> from gpytorch_sgpvae import AmortizedVariationalDistribution, DenseAmortizedVariationalStrategy, FactorNet
+        >>> class Model(gpytorch.models.ApproximateGP):
+        ...     def __init__(self):
+        ...         q_f = AmortizedVariationalDistribution(FactorNet(num_outputs=1, num_latents=None))
+        ...         super().__init__(DenseAmortizedVariationalStrategy(self, q_f))
+        ...         self.mean_module = gpytorch.means.ConstantMean()
+        ...         self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+        ...     def forward(self, x):
+        ...         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+        >>> Model()(torch.rand(4, 2), context=(torch.rand(20, 2), torch.randn(20))).event_shape
+        torch.Size([4])
+
+    .. _Pearce (2020):
+        https://proceedings.mlr.press/v118/pearce20a.html
+    .. _Ashman et al. (2020):
+        https://arxiv.org/abs/2010.10177
+    """
+
+    max_points = 2000
+
+    def __init__(
+        self,
+        model: ApproximateGP,
+        variational_distribution: AmortizedVariationalDistribution,
+        jitter_val: float | None = None,
+    ):
+        # There are none, but GPyTorch's wrappers ask them for the dtype.
+        no_inducing_points = torch.empty(0, 1)
+        super().__init__(model, no_inducing_points, variational_distribution, False, jitter_val)
+
+    @property
+    def jitter_val(self) -> float:
+        return self._jitter_val or 0.0
+
+    @jitter_val.setter
+    def jitter_val(self, jitter_val: float | None) -> None:
+        self._jitter_val = jitter_val
+
+    def _encode(self, context: Context, sites: GaussianSites, **kwargs: Any) -> tuple[DenseEncoding, _PriorAt]:
+        if context.num_points > self.max_points:
+            warnings.warn(
+                f"{type(self).__name__} factorizes a matrix of {context.num_points} x {context.num_points} for each "
+                f"latent function and task; beyond {self.max_points} points consider the sparse "
+                "AmortizedVariationalStrategy (SGPVAE).",
+                stacklevel=2,
+            )
+        prior = self.model.forward(self._insert_latents(context.x), **kwargs)
+        covar = prior.lazy_covariance_matrix
+        covar = covar.add_jitter(self.jitter_val) if self.jitter_val else covar
+        Kff = covar.to_dense()  # (*T, K, N, N)
+        encoding = DenseEncoding(context.x, AmortizedPrior(prior.mean, covar), dense_posterior(Kff, sites, prior.mean))
+        return encoding, _PriorAt(prior.mean, Kff, covar)
+
+    def _predict(  # type: ignore[override]
+        self, x: Tensor, encoding: DenseEncoding, at_x: _PriorAt | None, diag: bool, **kwargs: Any
+    ) -> MultivariateNormal:
+        if at_x is None:
+            at_x = self._prior_at(x, encoding.x, **kwargs)
+        weights, root, _ = encoding.posterior
+        # μ* + K_*f α
+        mean = at_x.mean + rounded_product(weights.unsqueeze(-2), at_x.Kfs).squeeze(-2)  # (*T, K, N*)
+        # C = G K_f*, so that Cᵀ C = K_*f W B⁻¹ W K_f*
+        C = rounded_product(root, at_x.Kfs)  # (*T, K, N, N*)
+        if diag:
+            variance = at_x.covar.diagonal(dim1=-1, dim2=-2) - C.square().sum(-2)
+            return MultivariateNormal(mean, DiagLinearOperator(variance))
+        prior_covar = at_x.covar.expand(*C.shape[:-2], *at_x.covar.shape[-2:])
+        return MultivariateNormal(mean, SumLinearOperator(prior_covar, MatmulLinearOperator(-C.mT, C)))
+
+    def _prior_at(self, x: Tensor, context_x: Tensor, **kwargs: Any) -> _PriorAt:
+        if x.shape[-1] != context_x.shape[-1]:
+            raise ValueError(
+                f"x of shape {tuple(x.shape)} has {x.shape[-1]} input dimensions, but the context's x of shape "
+                f"{tuple(context_x.shape)} has {context_x.shape[-1]}: expected (*T, N, D)."
+            )
+        x, context_x = self._expand_inputs(self._insert_latents(x), self._insert_latents(context_x))
+        num_points = context_x.shape[-2]
+        joint = self.model.forward(torch.cat([context_x, x], dim=-2), **kwargs)
+        covar = joint.lazy_covariance_matrix
+        return _PriorAt(
+            mean=joint.mean[..., num_points:],
+            Kfs=covar[..., :num_points, num_points:].to_dense(),
+            covar=covar[..., num_points:, num_points:],
+        )
+
+    def _q_u(self, encoding: DenseEncoding) -> AmortizedMultivariateNormal:  # type: ignore[override]
+        """q(f) at the context's inputs; its covariance is lazy, and mostly nobody looks at it."""
+        weights, root, kl_divergence = (tensor.to(encoding.prior.loc.dtype) for tensor in encoding.posterior)
+        covar = encoding.prior.lazy_covariance_matrix
+        mean = encoding.prior.loc + (covar @ weights.unsqueeze(-1)).squeeze(-1)  # (*T, K, N)
+        covar = covar.expand(*root.shape[:-2], *covar.shape[-2:])
+        right = MatmulLinearOperator(root, covar)  # G K
+        left = MatmulLinearOperator(covar, -root.mT)
+        q_covar = SumLinearOperator(covar, MatmulLinearOperator(left, right))
+        return AmortizedMultivariateNormal(mean, q_covar, prior_kl=kl_divergence)
+
+    def _p_u(self, encoding: DenseEncoding | None) -> AmortizedPrior:  # type: ignore[override]
+        if encoding is None:
+            self._raise_no_context()
+        prior = encoding.prior
+        return prior if prior.batch_shape == encoding.tasks else prior.expand(encoding.tasks)
