@@ -3,11 +3,12 @@
 from .context import Context
 from .sites import GaussianSites
 from .mlp import MLP
-from .inference_networks import FactorNet, IndexNet, InferenceNetwork, PointNet, ZeroImputation
+from .inference_networks import FactorNet, FreeFormSites, IndexNet, InferenceNetwork, PairNet, PointNet, ZeroImputation
 from .variational import (
     AmortizedVariationalDistribution,
     AmortizedVariationalStrategy,
     DenseAmortizedVariationalStrategy,
+    InducingSitesVariationalStrategy,
     Posterior,
     condition,
     conditioned_on,
@@ -26,14 +27,17 @@ from .likelihoods import (
     MixedObservations,
     Prediction,
 )
-from .mlls import TaskELBO
-from .models import SGPVAE
+from .mlls import ImportanceWeightedELBO, TaskELBO
+from .models import GPVAE, SGPVAE, VAE
+from .refinement import Refinement, refine
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "GPVAE",
     "MLP",
     "SGPVAE",
+    "VAE",
     "AmortizedVariationalDistribution",
     "AmortizedVariationalStrategy",
     "BernoulliObservations",
@@ -42,22 +46,28 @@ __all__ = [
     "DecoderLikelihood",
     "DenseAmortizedVariationalStrategy",
     "FactorNet",
+    "FreeFormSites",
     "GaussianObservations",
     "GaussianSites",
     "HeteroscedasticGaussianObservations",
+    "ImportanceWeightedELBO",
     "IndexNet",
+    "InducingSitesVariationalStrategy",
     "InferenceNetwork",
     "LogNormalObservations",
     "MixedObservations",
     "NegativeBinomialObservations",
     "ObservationModel",
+    "PairNet",
     "PointNet",
     "PoissonObservations",
     "Posterior",
     "Prediction",
+    "Refinement",
     "StudentTObservations",
     "TaskELBO",
     "ZeroImputation",
     "condition",
     "conditioned_on",
+    "refine",
 ]

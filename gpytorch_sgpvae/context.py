@@ -169,6 +169,28 @@ class Context:
             return x.shape == (*given.shape, 1) and x.stride(0) == given.stride(0)
         return x is given
 
+    def hide(self, probability: float, generator: torch.Generator | None = None) -> Context:
+        r"""
+        This context with fewer observed entries: each is hidden with a probability. A model that is conditioned on it,
+        and judged by this context's y, learns to do with less than it was given.
+
+        :param probability: Of each observed entry.
+        :param generator: Source of the randomness.
+        """
+        if not 0 <= probability <= 1:
+            raise ValueError(f"Expected a probability between 0 and 1, got {probability}.")
+        rand = torch.rand(self.filled.shape, dtype=self.dtype, device=self.device, generator=generator)
+        kept = self.observed & (rand >= probability)
+        return Context(self.x, torch.where(kept, self.filled, torch.nan))
+
+    def subset(self, num_points: int, generator: torch.Generator | None = None) -> Context:
+        """A random subset of this context's points, the same rows of all tasks."""
+        if not 0 <= num_points <= self.num_points:
+            raise ValueError(f"Expected 0 to {self.num_points} points, got {num_points}.")
+        rows = torch.randperm(self.num_points, device=self.device, generator=generator)[:num_points]
+        y = torch.where(self.observed, self.filled, torch.nan)
+        return Context(self.x[..., rows, :], y[..., rows, :])
+
     def to(self, *args: Any, **kwargs: Any) -> Context:
         """This context with another dtype or on another device; the arguments are those of `Tensor.to`."""
         return Context(self.x.to(*args, **kwargs), self.y.to(*args, **kwargs))

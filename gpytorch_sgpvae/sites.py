@@ -46,6 +46,9 @@ class GaussianSites:
     def shape(self) -> torch.Size:
         return self.precision.shape
 
+    def detach(self) -> GaussianSites:
+        return GaussianSites(self.precision_mean.detach(), self.precision.detach())
+
     def __add__(self, other: GaussianSites) -> GaussianSites:
         """The product of the Gaussians, for sites of the same points."""
         if not isinstance(other, GaussianSites):

@@ -20,6 +20,7 @@ from gpytorch_sgpvae import (
     AmortizedVariationalDistribution,
     AmortizedVariationalStrategy,
     DecoderLikelihood,
+    DenseAmortizedVariationalStrategy,
     FactorNet,
     GaussianObservations,
     GaussianSites,
@@ -84,6 +85,31 @@ class Model(gpytorch.models.ApproximateGP):
     @property
     def strategy(self) -> AmortizedVariationalStrategy:
         return getattr(self.variational_strategy, "base_variational_strategy", self.variational_strategy)
+
+
+class DenseModel(Model):
+    """A model with the same mean, kernel and network, and the dense strategy."""
+
+    def __init__(self, model: Model, jitter_val: float | None = None):
+        gpytorch.models.ApproximateGP.__init__(self, None)
+        strategy = DenseAmortizedVariationalStrategy(self, model.strategy._variational_distribution, jitter_val)
+        if model.strategy.num_latents is not None:
+            strategy = IndependentMultitaskVariationalStrategy(strategy, num_tasks=model.strategy.num_latents)
+        self.variational_strategy = strategy
+        self.mean_module, self.covar_module = model.mean_module, model.covar_module
+        self.to(model.strategy.inducing_points.dtype)
+
+
+class FreeFormModel(Model):
+    """A model with the same mean, kernel and inducing points, and GPyTorch's own free-form q(u)."""
+
+    def __init__(self, model: Model):
+        gpytorch.models.ApproximateGP.__init__(self, None)
+        inducing_points = model.strategy.inducing_points.detach()
+        q_u = gpytorch.variational.CholeskyVariationalDistribution(len(inducing_points))
+        self.variational_strategy = gpytorch.variational.VariationalStrategy(self, inducing_points, q_u)
+        self.mean_module, self.covar_module = model.mean_module, model.covar_module
+        self.to(inducing_points.dtype)
 
 
 class ExactSites(torch.nn.Module):

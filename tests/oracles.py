@@ -56,6 +56,46 @@ def sparse_predictive(q_u: Gaussian, Kuu: Tensor, Kus: Tensor, Kss: Tensor, mean
     return Gaussian(mean, Kss - projection @ Kus + projection @ q_u.covariance @ projection.T)
 
 
+def dense_posterior(
+    Kff: Tensor, Ksf: Tensor, Kss: Tensor, mean_f: Tensor, mean_s: Tensor, precision_mean: Tensor, precision: Tensor
+) -> Gaussian:
+    """Exact regression on the points that have a precision at all, with noise of its inverse."""
+    kept = precision > 0
+    noise = torch.diag(1 / precision[kept])
+    inverse = torch.linalg.inv(Kff[kept][:, kept] + noise)
+    residual = precision_mean[kept] / precision[kept] - mean_f[kept]
+    cross = Ksf[:, kept]
+    return Gaussian(mean_s + cross @ inverse @ residual, Kss - cross @ inverse @ cross.T)
+
+
+def gp_factor_analysis(K: Tensor, W: Tensor, b: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """
+    Mean and covariance of vec(y), rows first, for y_n = W f_n + b + noise with independent f_k ~ N(0, K_k);
+    K is (K, N, N), W is (P, K).
+    """
+    N, P = K.shape[-1], len(b)
+    covariance = torch.einsum("knm,pk,qk->npmq", K, W, W).reshape(N * P, N * P)
+    return b.repeat(N), covariance + torch.diag(noise.repeat(N))
+
+
+def factorized_optimum(K: Tensor, W: Tensor, b: Tensor, noise: Tensor, y: Tensor) -> Tensor:
+    """
+    The largest ELBO of GP factor analysis over all q(f) = Π_k q(f_k): each factor has the posterior's mean, and the
+    posterior precision's diagonal block for a precision. The gap to the evidence is KL(q || posterior).
+    """
+    num_latents, N = K.shape[:2]
+    prior = torch.block_diag(*K)
+    design = torch.einsum("pk,nm->npkm", W, torch.eye(N, dtype=K.dtype)).reshape(N * len(b), num_latents * N)
+    precision = torch.linalg.inv(prior) + design.T @ torch.diag(1 / noise.repeat(N)) @ design
+    exact = torch.linalg.inv(precision)
+    blocks = [precision[k * N : (k + 1) * N, k * N : (k + 1) * N] for k in range(num_latents)]
+    factorized = torch.linalg.inv(torch.block_diag(*blocks))
+    zero = torch.zeros(num_latents * N, dtype=K.dtype)
+    mean, covariance = gp_factor_analysis(K, W, b, noise)
+    evidence = log_normal_density(y.reshape(-1), mean, covariance)
+    return evidence - kl_divergence(Gaussian(zero, factorized), Gaussian(zero, exact))
+
+
 def kl_divergence(q: Gaussian, p: Gaussian) -> Tensor:
     """KL between two multivariate normals."""
     difference = p.mean - q.mean

@@ -175,6 +175,43 @@ class TestBadInput:
             as_context(bad)
 
 
+class TestHide:
+    def test_hides_a_part_of_the_observed_entries_and_shows_none_that_were_missing(self):
+        x, y = torch.rand(200, 1), torch.randn(4, 200, 3)
+        y[torch.rand(y.shape) < 0.3] = NAN
+        context = Context(x, y)
+        hidden = context.hide(0.25, generator=torch.Generator().manual_seed(0))
+        assert not (hidden.observed & ~context.observed).any()
+        kept = hidden.observed.sum() / context.observed.sum()
+        assert kept == pytest.approx(0.75, abs=0.03)
+        assert torch.equal(hidden.filled[hidden.observed], context.filled[hidden.observed])
+        assert hidden.is_at(context.x)
+
+    @pytest.mark.parametrize(("probability", "expected"), [(0.0, 1.0), (1.0, 0.0)])
+    def test_nothing_or_everything(self, probability, expected):
+        context = Context(torch.rand(5, 1), torch.randn(5, 3)).hide(probability)
+        assert context.observed.float().mean() == expected
+
+    @pytest.mark.parametrize("probability", [-0.1, 1.1])
+    def test_what_is_no_probability_is_an_error(self, probability):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            Context(torch.rand(5, 1), torch.randn(5, 3)).hide(probability)
+
+
+class TestSubset:
+    def test_is_of_the_same_rows_of_all_tasks(self):
+        x = torch.arange(10.0).unsqueeze(-1)
+        y = x + 100 * torch.arange(3.0).view(3, 1, 1)
+        subset = Context(x, y).subset(4)
+        assert subset.num_points == 4
+        assert len(subset.x.unique()) == 4
+        assert torch.equal(subset.y, subset.x + 100 * torch.arange(3.0).view(3, 1, 1))
+
+    def test_of_more_points_than_there_are_is_an_error(self):
+        with pytest.raises(ValueError, match="0 to 5 points, got 6"):
+            Context(torch.rand(5, 1), torch.randn(5, 3)).subset(6)
+
+
 def test_to_changes_dtype_and_keeps_the_rest():
     context = Context(torch.rand(3, 1), torch.tensor([[1.0], [NAN], [2.0]])).to(torch.float64)
     assert context.dtype == context.y.dtype == context.filled.dtype == torch.float64

@@ -87,18 +87,10 @@ class InferenceNetwork(torch.nn.Module):
         :param observed: Where there is something (`*T x N x P`, boolean).
         :return: The sites (`*T x K x N`, or `*T x N` with `num_latents=None`).
         """
-        if y.shape[-1] != self.num_outputs or observed.shape != y.shape:
-            raise ValueError(
-                f"{type(self).__name__} was built for num_outputs={self.num_outputs}, got y of shape "
-                f"{tuple(y.shape)} and observed of shape {tuple(observed.shape)}: both must be "
-                f"(*T, N, {self.num_outputs})."
-            )
+        self.check_outputs(y, observed)
         precision_mean, precision = self.encode(torch.where(observed, y, 0.0), observed)  # (*T, N, K)
         anything = observed.any(-1, keepdim=True)  # (*T, N, 1)
-        sites = GaussianSites((precision_mean * anything).mT, (precision * anything).mT)  # (*T, K, N)
-        if self.num_latents is None:
-            sites = GaussianSites(sites.precision_mean.squeeze(-2), sites.precision.squeeze(-2))  # (*T, N)
-        return sites
+        return self.as_sites(precision_mean * anything, precision * anything)
 
     def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """
@@ -107,6 +99,20 @@ class InferenceNetwork(torch.nn.Module):
         :return: precision times mean, and precision (`*T x N x K` each).
         """
         raise NotImplementedError(f"{type(self).__name__} must implement encode(y, observed).")
+
+    def check_outputs(self, y: Tensor, observed: Tensor) -> None:
+        if y.shape[-1] != self.num_outputs or observed.shape != y.shape:
+            raise ValueError(
+                f"{type(self).__name__} was built for num_outputs={self.num_outputs}, got y of shape "
+                f"{tuple(y.shape)} and observed of shape {tuple(observed.shape)}: both must be "
+                f"(*T, N, {self.num_outputs})."
+            )
+
+    def as_sites(self, precision_mean: Tensor, precision: Tensor) -> GaussianSites:
+        """From `*T x N x K` to sites of `*T x K x N`, or `*T x N` with `num_latents=None`."""
+        if self.num_latents is None:
+            return GaussianSites(precision_mean.squeeze(-1), precision.squeeze(-1))
+        return GaussianSites(precision_mean.mT, precision.mT)
 
     def site_parameters(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """The last layer's 2K numbers, K means and K unconstrained standard deviations, as natural parameters."""

@@ -1,5 +1,29 @@
 from .decoder_likelihood import DecoderLikelihood
-from .gaussian_observations import GaussianObservations
+from .observation_models import (
+    BernoulliObservations,
+    CategoricalObservations,
+    GaussianObservations,
+    HeteroscedasticGaussianObservations,
+    LogNormalObservations,
+    MixedObservations,
+    NegativeBinomialObservations,
+    ObservationModel,
+    PoissonObservations,
+    StudentTObservations,
+)
 from .prediction import Prediction
 
-__all__ = ["DecoderLikelihood", "GaussianObservations", "Prediction"]
+__all__ = [
+    "BernoulliObservations",
+    "CategoricalObservations",
+    "DecoderLikelihood",
+    "GaussianObservations",
+    "HeteroscedasticGaussianObservations",
+    "LogNormalObservations",
+    "MixedObservations",
+    "NegativeBinomialObservations",
+    "ObservationModel",
+    "PoissonObservations",
+    "Prediction",
+    "StudentTObservations",
+]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .prediction import Prediction
-from .targets import as_rows, fill_missing
+from .targets import as_rows, check_support, fill_missing
 
 
 class DecoderLikelihood(Likelihood):
@@ -79,7 +79,8 @@ class DecoderLikelihood(Likelihood):
         :param base_samples: (keyword, optional) Standard normal samples to use (`S x *T x N x K`).
         :return: (`*T x N`)
         """
-        return self._row_log_probs(observations, function_dist, *args, **kwargs).mean(0)
+        distribution = self._draw_likelihood_samples(function_dist, *args, **kwargs)
+        return self.row_log_probs(observations, distribution).mean(0)
 
     def log_marginal(
         self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
@@ -88,11 +89,16 @@ class DecoderLikelihood(Likelihood):
         :math:`\log \mathbb E_{q(\mathbf f_n)} \, p(\mathbf y_n^o \mid \mathbf f_n)`, all outputs of a row
         together, by Monte Carlo. See :meth:`expected_log_prob` for the parameters.
         """
-        log_probs = self._row_log_probs(observations, function_dist, *args, **kwargs)  # (S, *T, N)
+        distribution = self._draw_likelihood_samples(function_dist, *args, **kwargs)
+        log_probs = self.row_log_probs(observations, distribution)  # (S, *T, N)
         return log_probs.logsumexp(0) - math.log(log_probs.shape[0])
 
     def predict(
-        self, function_dist: MultivariateNormal, num_samples: int = 100, base_samples: Tensor | None = None
+        self,
+        function_dist: MultivariateNormal,
+        num_samples: int = 100,
+        base_samples: Tensor | None = None,
+        chunk_size: int | None = None,
     ) -> Prediction:
         r"""
         The predictive distribution of the outputs.
@@ -100,16 +106,21 @@ class DecoderLikelihood(Likelihood):
         :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
         :param num_samples: Number of samples S of the latent functions.
         :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
+        :param chunk_size: Decode so many inputs at a time: the same answer in less memory.
         """
         mean, stddev = function_marginals(function_dist)
-        return Prediction(self, mean, stddev, num_samples, base_samples)
+        return Prediction(self, mean, stddev, num_samples, base_samples, chunk_size, function_dist)
 
-    def _row_log_probs(
-        self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
-    ) -> Tensor:
-        """Of each row the observed entries' log p(y_n | f_n), for each sample (`S x *T x N`)."""
-        distribution = self._draw_likelihood_samples(function_dist, *args, **kwargs)
+    def row_log_probs(self, observations: Tensor, distribution: Distribution) -> Tensor:
+        r"""
+        :math:`\log p(\mathbf y_n^o \mid \mathbf f_n)` of the observed entries of each row, together.
+
+        :param observations: Targets (`*T x N x P`, or `*T x N` for one output); NaN is missing.
+        :param distribution: p(y | f) at samples of f, which lead (`S x *T x N x P`).
+        :return: (`S x *T x N`)
+        """
         filled, observed = fill_missing(as_rows(observations, distribution.batch_shape))
+        check_support(distribution, filled, observed)
         log_probs = distribution.log_prob(filled)  # (S, *T, N, P)
         return torch.where(observed, log_probs, 0.0).sum(-1)
 

@@ -1,9 +1,13 @@
-"""The likelihoods' door for NaN: targets with holes."""
+"""The likelihoods' door for NaN and for values that cannot be: targets with holes."""
 
 from __future__ import annotations
 
 import torch
+from gpytorch import settings
 from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from .observation_models.distributions import ColumnwiseDistribution
 
 
 def as_rows(y: Tensor, shape: torch.Size) -> Tensor:
@@ -35,6 +39,54 @@ def fill_missing(y: Tensor) -> tuple[Tensor, Tensor]:
     """
     observed = ~torch.isnan(y)
     return torch.where(observed, y, 1.0), observed
+
+
+def check_support(distribution: Distribution, filled: Tensor, observed: Tensor, first_column: int = 0) -> None:
+    r"""
+    Raise a ValueError for observed targets that p(y | f) cannot produce, such as a negative count. This looks at values
+    and so makes a GPU wait: it is left out under `gpytorch.settings.debug(False)`.
+
+    :param distribution: p(y | f), of batch shape `S x *T x N x P`.
+    :param filled: The target (`*T x N x P`), finite where nothing was observed.
+    :param observed: Where it is real (`*T x N x P`, boolean).
+    :param first_column: The column of the target that the message calls the first one here.
+    """
+    if settings.debug.off():
+        return
+    if isinstance(distribution, ColumnwiseDistribution):
+        for (part, columns), (_, seen) in zip(distribution.split(filled), distribution.split(observed), strict=True):
+            check_support(part, columns, seen, first_column)
+            first_column += columns.shape[-1]
+        return
+    try:
+        support = distribution.support
+    except NotImplementedError:
+        support = None
+    if support is None:  # a distribution of the user's own need not have one
+        return
+    bad = observed & ~(support.check(filled) & filled.isfinite())
+    bad = bad.sum_to_size(filled.shape) > 0  # supports may differ from sample to sample
+    if bool(bad.any()):
+        *row, column = bad.nonzero()[0].tolist()
+        raise ValueError(
+            f"{int(bad.sum())} observed target(s) cannot come from {type(distribution).__name__} observations, which "
+            f"are {_describe(support)}. The first is {filled[(*row, column)].item():g}, in output column "
+            f"{first_column + column} at index {tuple(row)}: correct it, make it NaN if it is missing, or give this "
+            "column another observation model (MixedObservations takes one for each column)."
+        )
+
+
+def _describe(support: constraints.Constraint) -> str:
+    if isinstance(support, type(constraints.boolean)):
+        return "0 or 1"
+    if isinstance(support, constraints.integer_interval):
+        return f"whole numbers from {support.lower_bound} to {support.upper_bound}"
+    if isinstance(support, type(constraints.nonnegative_integer)):
+        return f"whole numbers from {support.lower_bound}"
+    if isinstance(support, type(constraints.positive)):
+        return f"finite numbers greater than {support.lower_bound:g}"
+    # any other may hold tensors as large as the prediction
+    return "finite numbers" if isinstance(support, type(constraints.real)) else "finite numbers within its support"
 
 
 def _expands(shape: torch.Size, target: torch.Size) -> bool:

@@ -1,3 +1,4 @@
+from .importance_weighted_elbo import ImportanceWeightedELBO
 from .task_elbo import TaskELBO
 
-__all__ = ["TaskELBO"]
+__all__ = ["ImportanceWeightedELBO", "TaskELBO"]

@@ -1,3 +1,5 @@
+from .gpvae import GPVAE
 from .sgpvae import SGPVAE
+from .vae import VAE
 
-__all__ = ["SGPVAE"]
+__all__ = ["GPVAE", "SGPVAE", "VAE"]

@@ -98,6 +98,14 @@ class _AmortizedStrategy(_VariationalStrategy):
         context = self._checked(context)
         return self._encode(context, self.sites(context) if sites is None else sites, **kwargs)[0]
 
+    @property
+    def last_encoding(self) -> Encoding:
+        """The encoding that the last call was conditioned on."""
+        last = self._last_call()
+        if last is None:
+            self._raise_no_context()
+        return last[1]
+
     def set_conditioning(self, context: Context | None) -> Context | None:
         """What calls without `context=` are conditioned on (see `conditioned_on`). Returns what it was before."""
         before, self._conditioning = self._conditioning, context

@@ -53,6 +53,19 @@ class SparseEncoding(Encoding):
     def tasks(self) -> torch.Size:
         return self.posterior.mean.shape[:-1]
 
+    def state_dict(self) -> dict[str, Tensor]:
+        return {
+            "inducing_points": self.inducing_points.detach(),
+            "Luu_inv": self.Luu_inv.detach(),
+            "precision_mean": self.evidence.precision_mean.detach(),
+            "precision": self.evidence.precision.detach(),
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: dict[str, Tensor]) -> SparseEncoding:
+        evidence = Evidence(state["precision_mean"], state["precision"])
+        return cls(state["inducing_points"], state["Luu_inv"], evidence, whitened_posterior(evidence))
+
     def detach(self) -> SparseEncoding:
         return SparseEncoding(
             self.inducing_points.detach(),
@@ -158,8 +171,9 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
         new points: evidence adds.
         """
         context = self._checked(context)
-        at_context = self._prior_at(context.x, encoding.inducing_points, encoding.Luu_inv)
-        evidence = encoding.evidence + evidence_of_sites(at_context.A, self.sites(context), at_context.mean)
+        locations = self._site_locations(context, encoding.inducing_points)
+        at_sites = self._prior_at(locations, encoding.inducing_points, encoding.Luu_inv)
+        evidence = encoding.evidence + evidence_of_sites(at_sites.A, self.sites(context), at_sites.mean)
         return SparseEncoding(encoding.inducing_points, encoding.Luu_inv, evidence, whitened_posterior(evidence))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -169,11 +183,17 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
             self.set_inducing_points(saved)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def _encode(self, context: Context, sites: GaussianSites, **kwargs: Any) -> tuple[SparseEncoding, _PriorAt]:
+    def _encode(self, context: Context, sites: GaussianSites, **kwargs: Any) -> tuple[SparseEncoding, _PriorAt | None]:
         Luu_inv = self._inverse_cholesky_factor(**kwargs)
-        at_context = self._prior_at(context.x, self.inducing_points, Luu_inv, **kwargs)
-        evidence = evidence_of_sites(at_context.A, sites, at_context.mean)
-        return SparseEncoding(self.inducing_points, Luu_inv, evidence, whitened_posterior(evidence)), at_context
+        locations = self._site_locations(context, self.inducing_points)
+        at_sites = self._prior_at(locations, self.inducing_points, Luu_inv, **kwargs)
+        evidence = evidence_of_sites(at_sites.A, sites, at_sites.mean)
+        encoding = SparseEncoding(self.inducing_points, Luu_inv, evidence, whitened_posterior(evidence))
+        return encoding, at_sites if locations is context.x else None
+
+    def _site_locations(self, context: Context, inducing_points: Tensor) -> Tensor:
+        """Where the function values are that the sites speak of: the context's own inputs."""
+        return context.x
 
     def _predict(  # type: ignore[override]
         self, x: Tensor, encoding: SparseEncoding, at_x: _PriorAt | None, diag: bool, **kwargs: Any

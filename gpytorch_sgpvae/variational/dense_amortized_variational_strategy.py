@@ -24,11 +24,13 @@ class DenseEncoding(Encoding):
     What the dense strategy remembers of a context.
 
     :param x: The context's inputs (`*T x N x D`).
+    :param sites: The sites there (`*T x K x N`).
     :param prior: The prior there (`*T x K` x N).
     :param posterior: The posterior there (`*T x K x N x N`).
     """
 
     x: Tensor
+    sites: GaussianSites
     prior: AmortizedPrior
     posterior: DensePosterior
 
@@ -38,7 +40,8 @@ class DenseEncoding(Encoding):
 
     def detach(self) -> DenseEncoding:
         prior = AmortizedPrior(self.prior.loc.detach(), self.prior.lazy_covariance_matrix.detach())
-        return DenseEncoding(self.x.detach(), prior, DensePosterior(*(tensor.detach() for tensor in self.posterior)))
+        posterior = DensePosterior(*(tensor.detach() for tensor in self.posterior))
+        return DenseEncoding(self.x.detach(), self.sites.detach(), prior, posterior)
 
 
 class _PriorAt(NamedTuple):
@@ -120,7 +123,9 @@ class DenseAmortizedVariationalStrategy(_AmortizedStrategy):
         covar = prior.lazy_covariance_matrix
         covar = covar.add_jitter(self.jitter_val) if self.jitter_val else covar
         Kff = covar.to_dense()  # (*T, K, N, N)
-        encoding = DenseEncoding(context.x, AmortizedPrior(prior.mean, covar), dense_posterior(Kff, sites, prior.mean))
+        encoding = DenseEncoding(
+            context.x, sites, AmortizedPrior(prior.mean, covar), dense_posterior(Kff, sites, prior.mean)
+        )
         return encoding, _PriorAt(prior.mean, Kff, covar)
 
     def _predict(  # type: ignore[override]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..context import Context, as_context
 from ._amortized_strategy import Encoding, _AmortizedStrategy
+from .amortized_variational_strategy import AmortizedVariationalStrategy, SparseEncoding
 
 
 class Posterior:
@@ -24,11 +25,18 @@ class Posterior:
 
     Example:
         >>> import torch
-        >>> from gpytorch_sgpvae import SGPVAE, condition
+        >>> from gpytorch_sgpvae import SGPVAE, Posterior, condition
         >>> model = SGPVAE(num_outputs=5, num_latents=3, inducing_points=torch.rand(8, 2)).model.eval()
         >>> posterior = condition(model, (torch.rand(20, 2), torch.randn(20, 5)))
         >>> posterior(torch.rand(4, 2)).mean.shape
         torch.Size([4, 3])
+
+    The sparse strategy's posterior takes in further data, and can be kept:
+
+        >>> _ = posterior.update((torch.rand(6, 2), torch.randn(6, 5)))
+        >>> same = Posterior.from_state_dict(model, posterior.state_dict())
+        >>> bool((same(torch.zeros(1, 2)).mean == posterior(torch.zeros(1, 2)).mean).all())
+        True
     """
 
     def __init__(self, model: torch.nn.Module, encoding: Encoding):
@@ -42,6 +50,43 @@ class Posterior:
         """
         return self.model(x, context=self.encoding, **kwargs)
 
+    def update(self, context: Context | tuple[Tensor, Tensor]) -> Posterior:
+        r"""
+        Take in further points of the same tasks, without those seen before, in :math:`O(K (N M^2 + M^3))` for N new
+        ones: their evidence is added to what is there,
+
+        .. math::
+
+            A \Lambda A^\top + A_\text{new} \Lambda_\text{new} A_\text{new}^\top, \qquad
+            A \lambda g + A_\text{new} \lambda_\text{new} g_\text{new}
+
+        :param context: The new points.
+        :return: This posterior, updated.
+        """
+        strategy = amortized_strategy(self.model)
+        if not isinstance(self.encoding, SparseEncoding) or not isinstance(strategy, AmortizedVariationalStrategy):
+            raise NotImplementedError(
+                f"{type(strategy).__name__} keeps no summary of its data that further data could be added to: "
+                "condition on all of it again, or use the sparse AmortizedVariationalStrategy (SGPVAE)."
+            )
+        encoding = strategy.absorb(self.encoding, context)
+        self.encoding = encoding if self.model.training else encoding.for_prediction()
+        return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors that :meth:`from_state_dict` makes this posterior of again, for `torch.save`."""
+        if not isinstance(self.encoding, SparseEncoding):
+            raise NotImplementedError("Only a posterior of the sparse AmortizedVariationalStrategy can be saved.")
+        return self.encoding.state_dict()
+
+    @classmethod
+    def from_state_dict(cls, model: torch.nn.Module, state_dict: dict[str, Tensor]) -> Posterior:
+        """
+        :param model: The model that the posterior belongs to, with the parameters it had then.
+        :param state_dict: What :meth:`state_dict` returned.
+        """
+        return cls(model, SparseEncoding.from_state_dict(state_dict))
+
 
 def condition(model: torch.nn.Module, context: Context | tuple[Tensor, Tensor]) -> Posterior:
     r"""
@@ -52,7 +97,7 @@ def condition(model: torch.nn.Module, context: Context | tuple[Tensor, Tensor]) 
         (:class:`gpytorch.settings.detach_test_caches`).
     :param context: What was observed.
     """
-    encoding = _amortized_strategy(model).encode(context)
+    encoding = amortized_strategy(model).encode(context)
     return Posterior(model, encoding if model.training else encoding.for_prediction())
 
 
@@ -76,7 +121,7 @@ def conditioned_on(model: torch.nn.Module, context: Context | tuple[Tensor, Tens
         >>> [len(chunk) for chunk in chunks]
         [30, 30, 30, 10]
     """
-    strategy = _amortized_strategy(model)
+    strategy = amortized_strategy(model)
     outer = strategy.set_conditioning(as_context(context))
     try:
         yield model
@@ -84,7 +129,7 @@ def conditioned_on(model: torch.nn.Module, context: Context | tuple[Tensor, Tens
         strategy.set_conditioning(outer)
 
 
-def _amortized_strategy(model: torch.nn.Module) -> _AmortizedStrategy:
+def amortized_strategy(model: torch.nn.Module) -> _AmortizedStrategy:
     strategies = [module for module in model.modules() if isinstance(module, _AmortizedStrategy)]
     if not strategies:
         raise ValueError(

@@ -7,7 +7,7 @@ import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from torch.distributions import Normal
 
-from gpytorch_sgpvae import MLP, DecoderLikelihood, GaussianObservations, Prediction
+from gpytorch_sgpvae import MLP, DecoderLikelihood, GaussianObservations
 
 N, K, P, S = 6, 2, 3, 5
 
@@ -179,64 +179,3 @@ class TestWidths:
         likelihood = DecoderLikelihood(MLP(K, width), GaussianObservations(P)).double()
         with pytest.raises(ValueError, match=rf"takes 3 values.*\(10, 6, {width}\).*out_size=3"):
             likelihood(make_q_f())
-
-
-class TestPrediction:
-    def make(self, num_samples=S, tasks=()):
-        likelihood, q_f = helpers.make_likelihood(P, K), make_q_f(*tasks)
-        samples = torch.randn(num_samples, *tasks, N, K).double()
-        prediction = likelihood.predict(q_f, base_samples=samples)
-        means = likelihood.decoder(q_f.mean + q_f.stddev * samples).detach()
-        return prediction, means, likelihood.observation_model.noise.detach()
-
-    @pytest.mark.parametrize("tasks", [(), (2,)])
-    def test_moments_are_those_of_the_mixture(self, tasks):
-        prediction, means, noise = self.make(tasks=tasks)
-        assert isinstance(prediction, Prediction)
-        torch.testing.assert_close(prediction.mean, means.mean(0))
-        second_moment = (means.square() + noise).mean(0)
-        torch.testing.assert_close(prediction.variance, second_moment - means.mean(0).square())
-        torch.testing.assert_close(prediction.stddev, prediction.variance.sqrt())
-
-    def test_log_densities(self):
-        prediction, means, noise = self.make()
-        y = torch.randn(N, P).double()
-        y[2, 1] = torch.nan
-        kept = ~y.isnan()
-        mixture = Normal(means, noise.sqrt()).log_prob(y.nan_to_num()).exp().mean(0).log()
-        matched = Normal(prediction.mean, prediction.stddev).log_prob(y.nan_to_num())
-        for actual, expected in ((prediction.log_prob(y), mixture), (prediction.gaussian_log_prob(y), matched)):
-            torch.testing.assert_close(actual[kept], expected[kept])
-            assert torch.equal(actual.isnan(), y.isnan())
-
-    def test_quantiles_invert_the_distribution_function_of_the_mixture(self):
-        prediction, means, noise = self.make()
-        levels = torch.tensor([0.01, 0.5, 0.975])
-        quantiles = prediction.quantile(levels)
-        assert quantiles.shape == (3, N, P)
-        for level, quantile in zip(levels, quantiles, strict=True):
-            cdf = Normal(means, noise.sqrt()).cdf(quantile).mean(0)
-            torch.testing.assert_close(cdf, level.double().expand_as(cdf), rtol=0, atol=1e-9)
-        assert torch.equal(prediction.quantile(levels[1].item()), quantiles[1])
-
-    @pytest.mark.parametrize("bad", [0.0, 1.0, -0.1, torch.tensor([[0.5]])])
-    def test_levels_that_are_no_probabilities_are_errors(self, bad):
-        with pytest.raises(ValueError, match="strictly between 0 and 1"):
-            self.make()[0].quantile(bad)
-
-    def test_samples_have_the_predictive_moments(self):
-        prediction, *_ = self.make(num_samples=20_000)
-        draws = prediction.sample(20_000)
-        assert draws.shape == (20_000, N, P)
-        assert not draws.requires_grad
-        torch.testing.assert_close(draws.mean(0), prediction.mean.detach(), rtol=0, atol=0.05)
-        torch.testing.assert_close(draws.var(0), prediction.variance.detach(), rtol=0.05, atol=0)
-
-    def test_no_samples_are_an_error(self):
-        with pytest.raises(ValueError, match="num_samples must be at least 1"):
-            helpers.make_likelihood(P, K).predict(make_q_f(), num_samples=0)
-
-    def test_it_is_differentiable(self):
-        likelihood, q_f = helpers.make_likelihood(P, K), make_q_f()
-        likelihood.predict(q_f).mean.sum().backward()
-        assert all(p.grad is not None for p in likelihood.decoder.parameters())

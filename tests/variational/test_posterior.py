@@ -75,6 +75,65 @@ class TestCondition:
             condition(torch.nn.ModuleList([helpers.make_model(), helpers.make_model()]), data)
 
 
+class TestUpdate:
+    def test_updates_equal_conditioning_on_everything_at_once(self, x_new):
+        model = helpers.make_model().eval()
+        x, y = helpers.make_data(4, num_points=30)
+        posterior = condition(model, (x[:, :10], y[:, :10]))
+        assert posterior.update((x[:, 10:17], y[:, 10:17])) is posterior
+        posterior.update(Context(x[:, 17:], y[:, 17:]))
+        everything = condition(model, (x, y))
+        torch.testing.assert_close(posterior(x_new).mean, everything(x_new).mean, rtol=0, atol=1e-8)
+        torch.testing.assert_close(posterior(x_new).variance, everything(x_new).variance, rtol=0, atol=1e-8)
+
+    def test_a_thousand_updates_do_not_drift(self, x_new):
+        model = helpers.make_model().eval()
+        x, y = helpers.make_data(num_points=1000)
+        posterior = condition(model, (x[:0], y[:0]))
+        for n in range(1000):
+            posterior.update((x[n : n + 1], y[n : n + 1]))
+        everything = condition(model, (x, y))
+        torch.testing.assert_close(posterior(x_new).mean, everything(x_new).mean, rtol=0, atol=1e-6)
+        torch.testing.assert_close(posterior(x_new).variance, everything(x_new).variance, rtol=0, atol=1e-6)
+
+    def test_rows_that_come_again_with_other_outputs_add_up_for_factor_net(self, x_new):
+        model = helpers.make_model().eval()
+        x, y = helpers.make_data(missing=0)
+        first, rest = y.clone(), y.clone()
+        first[:, 1:], rest[:, :1] = torch.nan, torch.nan
+        posterior = condition(model, (x, first)).update((x, rest))
+        torch.testing.assert_close(posterior(x_new).mean, condition(model, (x, y))(x_new).mean, rtol=0, atol=1e-8)
+
+    def test_its_cost_does_not_depend_on_what_was_seen_before(self):
+        model = helpers.make_model().eval()
+        x, y = helpers.make_data(num_points=3000)
+        allocations = []
+        for seen in (10, 2990):
+            posterior = condition(model, (x[:seen], y[:seen]))
+            with helpers.largest_allocation() as allocation, helpers.cholesky_calls() as shapes:
+                posterior.update((x[2990:], y[2990:]))
+            allocations.append(allocation.numel)
+            assert shapes == [(2, 5, 5)]
+        assert allocations[0] == allocations[1]
+
+    def test_it_can_be_saved_and_loaded(self, data, x_new, tmp_path):
+        model = helpers.make_model().eval()
+        posterior = condition(model, data)
+        torch.save(posterior.state_dict(), tmp_path / "posterior.pt")
+        loaded = Posterior.from_state_dict(model, torch.load(tmp_path / "posterior.pt", weights_only=True))
+        assert torch.equal(loaded(x_new).mean, posterior(x_new).mean)
+        x, y = data
+        loaded.update((x, y))
+        torch.testing.assert_close(loaded(x_new).variance, posterior.update((x, y))(x_new).variance)
+
+    def test_the_dense_strategy_says_that_it_cannot(self, data):
+        posterior = condition(helpers.DenseModel(helpers.make_model()).eval(), data)
+        with pytest.raises(NotImplementedError, match="sparse AmortizedVariationalStrategy"):
+            posterior.update(data)
+        with pytest.raises(NotImplementedError, match="sparse AmortizedVariationalStrategy"):
+            posterior.state_dict()
+
+
 class TestConditionedOn:
     def test_calls_need_no_context_inside(self, data, x_new):
         model = helpers.make_model().eval()

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from gpytorch import Module
+from gpytorch.constraints import Interval
+from gpytorch.priors import Prior
+from torch import Tensor
+from torch.distributions import Distribution
+
+
+class ObservationModel(Module):
+    r"""
+    Base class of the observation models, which turn the decoder's values of a row into a distribution of each output:
+
+    .. math::
+
+        p(\mathbf y_n \mid \mathbf f_n) = \prod_{p=1}^P p \left( y_{np} \mid h(\mathbf f_n) \right)
+
+    A subclass fills in :meth:`distribution`, and :attr:`decoder_size` where an output takes more than one value of the
+    decoder. The distribution has batch shape `... x N x P` and an empty event shape, and 1 is in its support: that is
+    what missing targets are filled with before they are masked. Its :attr:`support` is what targets are checked
+    against.
+
+    :param num_outputs: Number of outputs P.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import ObservationModel
+        >>> class LaplaceObservations(ObservationModel):
+        ...     "Noise with heavier tails, of scale 1."
+        ...     def distribution(self, decoded):
+        ...         return torch.distributions.Laplace(decoded, torch.ones_like(decoded), validate_args=False)
+        >>> LaplaceObservations(num_outputs=5)(torch.zeros(10, 5)).batch_shape
+        torch.Size([10, 5])
+    """
+
+    def __init__(self, num_outputs: int):
+        super().__init__()
+        if num_outputs < 1:
+            raise ValueError(f"num_outputs must be at least 1, got {num_outputs}.")
+        self.num_outputs = num_outputs
+
+    @property
+    def decoder_size(self) -> int:
+        """How many values for each row the decoder must give: its `out_size`."""
+        return self.num_outputs
+
+    def forward(self, decoded: Tensor) -> Distribution:
+        """
+        :param decoded: The decoder's values (`... x N x decoder_size`).
+        :return: p(y | f), of batch shape `... x N x P`.
+        """
+        if decoded.shape[-1:] != (self.decoder_size,):
+            raise ValueError(
+                f"{type(self).__name__} with num_outputs={self.num_outputs} takes {self.decoder_size} values per row, "
+                f"but the decoder gave it values of shape {tuple(decoded.shape)}: give the decoder "
+                f"out_size={self.decoder_size}."
+            )
+        return self.distribution(decoded)
+
+    def distribution(self, decoded: Tensor) -> Distribution:
+        """
+        :param decoded: The decoder's values (`... x N x decoder_size`).
+        :return: p(y | f), of batch shape `... x N x P`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement distribution(decoded).")
+
+
+class LearntParameter:
+    """
+    A learnt parameter of an observation model in GPyTorch's idiom, as an attribute of the class: `noise` reads and
+    sets the constrained value, behind which stand `raw_noise`, `raw_noise_constraint` and perhaps `noise_prior`.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, module: Any, owner: type | None = None) -> Any:
+        if module is None:
+            return self
+        return self._constraint(module).transform(getattr(module, f"raw_{self.name}"))
+
+    def __set__(self, module: Module, value: Tensor | float) -> None:
+        raw = getattr(module, f"raw_{self.name}")
+        value = torch.as_tensor(value, dtype=raw.dtype, device=raw.device)
+        module.initialize(**{f"raw_{self.name}": self._constraint(module).inverse_transform(value)})
+
+    def register(self, module: Module, size: int, constraint: Interval, prior: Prior | None) -> None:
+        """
+        :param module: The observation model.
+        :param size: Number of values: P, or 1 where the outputs share one.
+        :param constraint: Constraint for the value.
+        :param prior: Prior for the value, if any.
+        """
+        module.register_parameter(f"raw_{self.name}", torch.nn.Parameter(torch.zeros(size)))
+        if prior is not None:
+            # not the parameter's name: GPyTorch would make closures of it that cannot be pickled
+            get, set_ = partial(_get, name=self.name), partial(_set, name=self.name)
+            module.register_prior(f"{self.name}_prior", prior, get, set_)
+        module.register_constraint(f"raw_{self.name}", constraint)
+
+    def _constraint(self, module: Module) -> Interval:
+        return getattr(module, f"raw_{self.name}_constraint")
+
+
+def _get(module: Module, name: str) -> Tensor:
+    return getattr(module, name)
+
+
+def _set(module: Module, value: Tensor, name: str) -> None:
+    setattr(module, name, value)

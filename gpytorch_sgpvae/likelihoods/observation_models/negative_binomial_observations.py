@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from gpytorch.constraints import GreaterThan, Interval
+from gpytorch.priors import Prior
+from torch import Tensor
+
+from .base import LearntParameter, ObservationModel
+from .distributions import NegativeBinomial, log_softplus
+
+
+class NegativeBinomialObservations(ObservationModel):
+    r"""
+    Counts that vary more than Poisson's, with a mean :math:`\mu` that the decoder gives and a learnt dispersion r:
+
+    .. math::
+
+        \mu_{np} = \mathrm{softplus}(h_p(\mathbf f_n)), \qquad
+        \mathbb E[y_{np}] = \mu_{np}, \qquad
+        \mathrm{Var}[y_{np}] = \mu_{np} + \mu_{np}^2 / r_p
+
+    For the softplus see :class:`~gpytorch_sgpvae.PoissonObservations`, which this becomes as r grows.
+
+    :param num_outputs: Number of outputs P.
+    :param dispersion_prior: Prior for the dispersion r.
+    :param dispersion_constraint: Constraint for the dispersion; by default greater than 1e-4.
+
+    :ivar torch.Tensor dispersion: r (`P`).
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import NegativeBinomialObservations
+        >>> observations = NegativeBinomialObservations(num_outputs=1)
+        >>> observations.dispersion = 4.0
+        >>> distribution = observations(torch.tensor([[100.0]]))
+        >>> print(f"{distribution.mean.item():.0f}, {distribution.variance.item():.0f}")
+        100, 2600
+    """
+
+    dispersion = LearntParameter()
+
+    def __init__(
+        self,
+        num_outputs: int,
+        dispersion_prior: Prior | None = None,
+        dispersion_constraint: Interval | None = None,
+    ):
+        super().__init__(num_outputs)
+        constraint = dispersion_constraint or GreaterThan(1e-4)
+        type(self).dispersion.register(self, num_outputs, constraint, dispersion_prior)
+
+    def distribution(self, decoded: Tensor) -> NegativeBinomial:
+        # torch counts successes before the r-th failure: μ = r exp(logits)
+        logits = log_softplus(decoded) - self.dispersion.log()
+        return NegativeBinomial(self.dispersion.expand_as(logits), logits=logits, validate_args=False)

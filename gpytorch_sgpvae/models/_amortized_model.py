@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gpytorch
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.variational import IndependentMultitaskVariationalStrategy
+from torch import Tensor
+
+from ..context import Context, as_context
+from ..inference_networks import FactorNet, IndexNet, InferenceNetwork, PointNet, ZeroImputation
+from ..likelihoods import DecoderLikelihood, GaussianObservations, Prediction
+from ..likelihoods.decoder_likelihood import function_marginals
+from ..mlls import TaskELBO
+from ..mlp import MLP
+from ..variational import AmortizedVariationalDistribution, Posterior, condition
+
+NETWORKS: dict[str, type[InferenceNetwork]] = {
+    "factornet": FactorNet,
+    "indexnet": IndexNet,
+    "pointnet": PointNet,
+    "zeroimputation": ZeroImputation,
+}
+
+
+class _AmortizedModel(gpytorch.Module):
+    """
+    What the ready-made models share: K latent functions, a decoder, an inference network, and how to train and ask
+    them. A subclass chooses the prior and the strategy.
+    """
+
+    def __init__(self, model: gpytorch.models.ApproximateGP, likelihood: DecoderLikelihood):
+        super().__init__()
+        self.model = model
+        self.likelihood = likelihood
+
+    @property
+    def strategy(self) -> Any:
+        """The variational strategy, for `strategy.set_inducing_points` and the like."""
+        return self.model.variational_strategy.base_variational_strategy
+
+    def forward(self, x: Tensor, **kwargs: Any) -> MultivariateNormal:
+        """What :attr:`model` returns: q(f) at x given `context=`, or the prior with `prior=True`."""
+        return self.model(x, **kwargs)
+
+    def elbo(
+        self,
+        context: Context | tuple[Tensor, Tensor],
+        beta: float = 1.0,
+        num_tasks: int = 1,
+        hide: float = 0.0,
+        subset_size: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        r"""
+        The evidence lower bound of each task, in nats (`*T`).
+
+        :param context: The tasks.
+        :param beta: See :class:`~gpytorch_sgpvae.TaskELBO`.
+        :param num_tasks: See :class:`~gpytorch_sgpvae.TaskELBO`; matters only for hyperpriors.
+        :param hide: Hide each observed entry from the network with this probability, while the likelihood still sees
+            it: trains the network for other patterns of missingness than the data's own.
+        :param subset_size: Estimate the bound by :math:`N / \tilde N` times that of :math:`\tilde N` random points,
+            the same for all tasks. The estimate is biased, as the KL divergence is not a sum over points.
+        :param kwargs: Passed to the likelihood's `expected_log_prob`.
+        """
+        context = as_context(context)
+        scale = 1.0
+        if subset_size is not None and subset_size < context.num_points:
+            scale = context.num_points / subset_size
+            context = context.subset(subset_size)
+        q_f = self.model(context.x, context=context.hide(hide) if hide else context)
+        return scale * TaskELBO(self.likelihood, self.model, beta, num_tasks)(q_f, context.y, **kwargs)
+
+    def loss(self, context: Context | tuple[Tensor, Tensor], **kwargs: Any) -> Tensor:
+        """Minus the mean :meth:`elbo` of the tasks: what an optimizer minimizes (a scalar)."""
+        return -self.elbo(context, **kwargs).mean()
+
+    def condition(self, context: Context | tuple[Tensor, Tensor]) -> Posterior:
+        """The posterior of the latent functions given a context (see :func:`~gpytorch_sgpvae.condition`)."""
+        return condition(self.model, context)
+
+    @torch.no_grad()
+    def predict(
+        self,
+        x: Tensor,
+        context: Context | tuple[Tensor, Tensor],
+        num_samples: int = 100,
+        chunk_size: int | None = None,
+    ) -> Prediction:
+        r"""
+        Predict the outputs of a task, seen or unseen, without gradients.
+
+        :param x: Where to predict (`*T x N x D`).
+        :param context: What was observed.
+        :param num_samples: Number of samples of the latent functions.
+        :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
+        """
+        if chunk_size is not None and chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
+        x = x.unsqueeze(-1) if x.dim() == 1 else x
+        posterior = self.condition(context)
+        mean, stddev = self._function_marginals(posterior, x, chunk_size)
+        return Prediction(
+            self.likelihood, mean, stddev, num_samples, chunk_size=chunk_size, function_dist=lambda: posterior(x)
+        )
+
+    def _function_marginals(self, posterior: Posterior, x: Tensor, chunk_size: int | None) -> tuple[Tensor, Tensor]:
+        chunks = x.split(chunk_size or max(x.shape[-2], 1), dim=-2)
+        marginals = [function_marginals(posterior(chunk)) for chunk in chunks]
+        mean, stddev = (torch.cat(parts, dim=-2) for parts in zip(*marginals, strict=True))
+        return mean, stddev  # (*T, N, K)
+
+
+class LatentGPs(gpytorch.models.ApproximateGP):
+    """K independent Gaussian processes with mean zero."""
+
+    def __init__(
+        self,
+        make_strategy: Callable[..., gpytorch.Module],
+        network: torch.nn.Module,
+        kernel: gpytorch.kernels.Kernel,
+        num_latents: int,
+    ):
+        strategy = make_strategy(self, AmortizedVariationalDistribution(network))
+        super().__init__(IndependentMultitaskVariationalStrategy(strategy, num_tasks=num_latents))
+        self.mean_module = gpytorch.means.ZeroMean()
+        self.covar_module = kernel
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+def make_network(
+    network: str | torch.nn.Module, num_outputs: int, num_latents: int, hidden_sizes: Sequence[int]
+) -> torch.nn.Module:
+    """A network by its name, or the module itself."""
+    if isinstance(network, str):
+        key = network.lower().replace("_", "")
+        if key not in NETWORKS:
+            raise ValueError(f"There is no network {network!r}: choose one of {', '.join(NETWORKS)}, or give a module.")
+        return NETWORKS[key](num_outputs, num_latents, hidden_sizes)
+    if network.num_latents != num_latents:
+        raise ValueError(f"The network has num_latents={network.num_latents}, but the model num_latents={num_latents}.")
+    return network
+
+
+def make_likelihood(
+    decoder: torch.nn.Module | None,
+    observation_model: torch.nn.Module | None,
+    num_outputs: int,
+    num_latents: int,
+    hidden_sizes: Sequence[int],
+) -> DecoderLikelihood:
+    """The parts that are given, and the usual ones for those that are not."""
+    if observation_model is None:
+        observation_model = GaussianObservations(num_outputs)
+    if decoder is None:
+        decoder_size = getattr(observation_model, "decoder_size", num_outputs)
+        decoder = MLP(num_latents, decoder_size, hidden_sizes)
+    return DecoderLikelihood(decoder, observation_model)
+
+
+def default_kernel(num_latents: int, input_dim: int | None) -> gpytorch.kernels.Kernel:
+    """A scaled RBF kernel for each latent function, with a lengthscale for each input dimension if that is known."""
+    latents = torch.Size([num_latents])
+    base_kernel = gpytorch.kernels.RBFKernel(ard_num_dims=input_dim, batch_shape=latents)
+    return gpytorch.kernels.ScaleKernel(base_kernel, batch_shape=latents)

@@ -1,0 +1,151 @@
+"""From amortized to optimal: how much a network's posterior could still be improved for a given task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from gpytorch import settings
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.likelihoods import Likelihood
+from gpytorch.models import ApproximateGP
+from linear_operator.operators import DiagLinearOperator
+from torch import Tensor
+
+from .context import Context, as_context
+from .likelihoods import DecoderLikelihood
+from .likelihoods.decoder_likelihood import function_marginals
+from .mlls import TaskELBO
+from .models._amortized_model import _AmortizedModel
+from .sites import GaussianSites
+from .variational import Posterior
+from .variational.posterior import amortized_strategy
+
+
+class Refinement(NamedTuple):
+    r"""
+    What :func:`refine` returns, a pair:
+
+    .. math::
+
+        \text{gap} = \mathcal L(\text{refined sites}) - \mathcal L(\text{the network's sites}) \geq 0
+
+    :param posterior: The refined posterior.
+    :param gap: The amortization gap of each task in nats, by how much its ELBO has grown (`*T`).
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import Refinement
+        >>> Refinement(posterior=None, gap=torch.zeros(7)).gap.shape
+        torch.Size([7])
+    """
+
+    posterior: Posterior
+    gap: Tensor
+
+
+@torch.no_grad()
+def refine(
+    model: _AmortizedModel | ApproximateGP,
+    context: Context | tuple[Tensor, Tensor],
+    steps: int = 50,
+    likelihood: Likelihood | None = None,
+    num_samples: int = 100,
+) -> Refinement:
+    r"""
+    Optimize the sites of fixed tasks, starting from the network's, with the model held fixed.
+
+    The steps are natural gradients (`Khan and Lin (2017)`_): with the expected log likelihood
+    :math:`E_n(m, v) = \mathbb E_{\mathcal N(m, v)} \log p(\mathbf y_n \mid f_n)` at the marginals of q(f),
+
+    .. math::
+
+        \lambda_n \leftarrow (1 - \rho) \lambda_n - 2 \rho \, \partial_v E_n, \qquad
+        \lambda_n g_n \leftarrow (1 - \rho) \lambda_n g_n + \rho \, (\partial_m E_n - 2 m_n \, \partial_v E_n)
+
+    One of them is enough for a Gaussian likelihood of one latent function. :math:`\rho` is halved for a task whose
+    bound would not grow, so that no gap is negative. Where the likelihood needs samples, one set serves throughout, so
+    that the bound is a function of the sites.
+
+    :param model: A ready-made model, or an approximate GP along with its likelihood. Its latent functions must be what
+        the likelihood sees: independent, or one.
+    :param context: One task or many.
+    :param steps: Natural gradient steps.
+    :param likelihood: The likelihood, where the model does not bring one.
+    :param num_samples: Samples for the bound, where the likelihood needs them.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import SGPVAE, refine
+        >>> sgpvae = SGPVAE(num_outputs=5, num_latents=3, inducing_points=torch.rand(8, 2))
+        >>> posterior, gap = refine(sgpvae, (torch.rand(20, 2), torch.randn(7, 20, 5)))
+        >>> gap.shape, bool((gap >= 0).all())
+        (torch.Size([7]), True)
+
+    .. _Khan and Lin (2017):
+        https://proceedings.mlr.press/v54/khan17a.html
+    """
+    if isinstance(model, _AmortizedModel):
+        model, likelihood = model.model, model.likelihood
+    if likelihood is None:
+        raise ValueError(f"{type(model).__name__} does not bring a likelihood: pass likelihood=.")
+    context = as_context(context)
+    strategy = amortized_strategy(model)
+    objective = TaskELBO(likelihood, model)
+    sites = strategy.sites(context)
+    if sites.shape[-1] != context.num_points:
+        raise NotImplementedError(f"{type(strategy).__name__} has no sites of the points that could be refined.")
+    keywords = _base_samples(model, likelihood, context, num_samples)
+
+    def bound(sites: GaussianSites) -> tuple[Tensor, MultivariateNormal]:
+        q_f = model(context.x, context=strategy.encode(context, sites))
+        return objective(q_f, context.y, **keywords), q_f
+
+    with settings.num_likelihood_samples(num_samples):
+        start, q_f = bound(sites)
+        elbo, rate = start, torch.ones_like(start)
+        for _ in range(steps):
+            target = _natural_gradient(lambda q: likelihood.expected_log_prob(context.y, q, **keywords), q_f)
+            proposal = _mixture(sites, target, rate)
+            grown = bound(proposal)[0] > elbo  # (*T,)
+            sites = _mixture(sites, proposal, grown.to(elbo.dtype))
+            rate = torch.where(grown, (2 * rate).clamp_max(1.0), 0.5 * rate)
+            elbo, q_f = bound(sites)
+    return Refinement(Posterior(model, strategy.encode(context, sites)), elbo - start)
+
+
+def _natural_gradient(
+    expected_log_prob: Callable[[MultivariateNormal], Tensor], q_f: MultivariateNormal
+) -> GaussianSites:
+    """The sites that the likelihood would have, were it Gaussian with its present slope and curvature."""
+    multitask = isinstance(q_f, MultitaskMultivariateNormal)
+    with torch.enable_grad():
+        mean = (q_f.mean.mT if multitask else q_f.mean).detach().clone().requires_grad_()  # (*T, K, N)
+        variance = (q_f.variance.mT if multitask else q_f.variance).detach().clone().requires_grad_()
+        marginals = MultivariateNormal(mean, DiagLinearOperator(variance))
+        if multitask:
+            marginals = MultitaskMultivariateNormal.from_batch_mvn(marginals)
+        slope, curvature = torch.autograd.grad(expected_log_prob(marginals).sum(), (mean, variance))
+    # A likelihood that is not log-concave may ask for a negative precision, which no site can have.
+    precision = (-2 * curvature).clamp_min(0.0)
+    return GaussianSites(slope + precision * mean.detach(), precision)
+
+
+def _mixture(sites: GaussianSites, other: GaussianSites, weight: Tensor) -> GaussianSites:
+    """Of the natural parameters, with a weight for each task (`*T`)."""
+    weight = weight.view(*weight.shape, *[1] * (sites.precision.dim() - weight.dim()))
+    return GaussianSites(
+        torch.lerp(sites.precision_mean, other.precision_mean, weight),
+        torch.lerp(sites.precision, other.precision, weight),
+    )
+
+
+def _base_samples(
+    model: ApproximateGP, likelihood: Likelihood, context: Context, num_samples: int
+) -> dict[str, Tensor]:
+    """For a decoder the samples to use throughout; GPyTorch's own likelihoods are analytic or use quadrature."""
+    if not isinstance(likelihood, DecoderLikelihood):
+        return {}
+    mean, _ = function_marginals(model(context.x, context=context))
+    return {"base_samples": torch.randn(num_samples, *mean.shape, dtype=mean.dtype, device=mean.device)}

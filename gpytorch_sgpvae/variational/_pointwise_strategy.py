@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.models import ApproximateGP
+from linear_operator.operators import DiagLinearOperator
+from torch import Tensor
+
+from ..context import Context
+from ..sites import GaussianSites
+from ._amortized_strategy import Encoding, _AmortizedStrategy
+from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
+from .amortized_variational_distribution import AmortizedVariationalDistribution
+
+
+@dataclass(frozen=True, eq=False)
+class PointwiseEncoding(Encoding):
+    """
+    The latent values of the context's points.
+
+    :param context: The context, which tells whether inputs are its own.
+    :param sites: The sites of its points (`*T x K x N`).
+    """
+
+    context: Context
+    sites: GaussianSites
+
+    @property
+    def tasks(self) -> torch.Size:
+        return self.sites.shape[:-1]
+
+    @property
+    def mean(self) -> Tensor:
+        # m = λg / (1 + λ)
+        return self.sites.precision_mean / (1 + self.sites.precision)
+
+    @property
+    def variance(self) -> Tensor:
+        # 1 / (1 + λ)
+        return (1 + self.sites.precision).reciprocal()
+
+    def detach(self) -> PointwiseEncoding:
+        return PointwiseEncoding(self.context, self.sites.detach())
+
+
+class PointwiseStrategy(_AmortizedStrategy):
+    r"""
+    The dense strategy for a prior under which all latent values are independent, :math:`f_{nk} \sim \mathcal N(0, 1)`:
+    the algebra of a delta kernel, K = I, in O(N).
+
+    .. math::
+
+        q(f_{nk}) = \mathcal N \left( \lambda_{nk} g_{nk} / (1 + \lambda_{nk}), \; 1 / (1 + \lambda_{nk}) \right)
+
+    Only the context's own points are told anything by it; everywhere else q(f) is the prior.
+    """
+
+    def __init__(self, model: ApproximateGP, variational_distribution: AmortizedVariationalDistribution):
+        super().__init__(model, torch.empty(0, 1), variational_distribution, False, None)
+
+    def _encode(self, context: Context, sites: GaussianSites, **kwargs: Any) -> tuple[PointwiseEncoding, None]:
+        return PointwiseEncoding(context, sites), None
+
+    def _predict(  # type: ignore[override]
+        self, x: Tensor, encoding: PointwiseEncoding, at_x: None, diag: bool, **kwargs: Any
+    ) -> MultivariateNormal:
+        own = encoding.context.x
+        if encoding.context.is_at(x) or (x.shape == own.shape and torch.equal(x, own)):
+            return MultivariateNormal(encoding.mean, DiagLinearOperator(encoding.variance))
+        prior = self.model.forward(self._insert_latents(x), **kwargs)
+        return prior.expand(torch.broadcast_shapes(prior.batch_shape, encoding.tasks))
+
+    def _q_u(self, encoding: PointwiseEncoding) -> AmortizedMultivariateNormal:  # type: ignore[override]
+        mean, variance = encoding.mean, encoding.variance
+        kl_divergence = 0.5 * (variance + mean.square() - 1 - variance.log()).sum(-1)  # (*T, K)
+        return AmortizedMultivariateNormal(mean, DiagLinearOperator(variance), prior_kl=kl_divergence)
+
+    def _p_u(self, encoding: PointwiseEncoding | None) -> AmortizedPrior:  # type: ignore[override]
+        if encoding is None:
+            self._raise_no_context()
+        zeros = torch.zeros_like(encoding.sites.precision)
+        return AmortizedPrior(zeros, DiagLinearOperator(torch.ones_like(zeros)))
