@@ -391,6 +391,10 @@ class TestTheorem5:
         assert_close(q_vae.variance, q_gpvae.variance, dtype)
         elsewhere = vae.condition((x, y))(x + 1)
         assert torch.equal(elsewhere.variance, torch.ones_like(elsewhere.variance))
+        some = torch.cat([x[:, 3:5], x[:, :1] + 1], dim=-2)
+        q_vae, q_gpvae = (model.condition((x, y))(some) for model in (vae, gpvae))
+        assert_close(q_vae.mean, q_gpvae.mean, dtype)
+        assert_close(q_vae.variance, q_gpvae.variance, dtype)
 
     @pytest.mark.parametrize("orthogonal", [True, False])
     def test_a_linear_vae_is_factor_analysis(self, orthogonal):

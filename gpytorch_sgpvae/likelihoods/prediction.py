@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import AffineTransform, Distribution, Normal, TransformedDistribution, constraints
 
 from .observation_models.distributions import ColumnwiseDistribution
-from .targets import as_rows, fill_missing
+from .targets import as_rows, check_support, fill_missing
 
 # Random numbers are drawn for so many inputs at a time, whatever the chunk size, so that it does not change them.
 BLOCK_SIZE = 32
@@ -235,6 +235,8 @@ def _moments(components: Distribution) -> tuple[Tensor, Tensor]:
 
 
 def _log_prob(components: Distribution, y: Tensor) -> Tensor:
+    # what was missing is filled with a value of the support
+    check_support(components, y, torch.ones_like(y, dtype=torch.bool))
     log_probs = components.log_prob(y)  # (S, *T, N, P)
     return log_probs.logsumexp(0) - math.log(log_probs.shape[0])
 

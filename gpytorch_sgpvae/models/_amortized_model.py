@@ -12,7 +12,6 @@ from torch import Tensor
 from ..context import Context, as_context
 from ..inference_networks import FactorNet, IndexNet, InferenceNetwork, PointNet, ZeroImputation
 from ..likelihoods import DecoderLikelihood, GaussianObservations, Prediction
-from ..likelihoods.decoder_likelihood import function_marginals
 from ..mlls import TaskELBO
 from ..mlp import MLP
 from ..variational import AmortizedVariationalDistribution, Posterior, condition
@@ -98,20 +97,16 @@ class _AmortizedModel(gpytorch.Module):
         :param num_samples: Number of samples of the latent functions.
         :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
         """
-        if chunk_size is not None and chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
-        x = x.unsqueeze(-1) if x.dim() == 1 else x
         posterior = self.condition(context)
-        mean, stddev = self._function_marginals(posterior, x, chunk_size)
+        mean, variance = posterior.marginals(x, chunk_size)  # (*T, N, K)
         return Prediction(
-            self.likelihood, mean, stddev, num_samples, chunk_size=chunk_size, function_dist=lambda: posterior(x)
+            self.likelihood,
+            mean,
+            variance.sqrt(),
+            num_samples,
+            chunk_size=chunk_size,
+            function_dist=lambda: posterior(x),
         )
-
-    def _function_marginals(self, posterior: Posterior, x: Tensor, chunk_size: int | None) -> tuple[Tensor, Tensor]:
-        chunks = x.split(chunk_size or max(x.shape[-2], 1), dim=-2)
-        marginals = [function_marginals(posterior(chunk)) for chunk in chunks]
-        mean, stddev = (torch.cat(parts, dim=-2) for parts in zip(*marginals, strict=True))
-        return mean, stddev  # (*T, N, K)
 
 
 class LatentGPs(gpytorch.models.ApproximateGP):

@@ -9,8 +9,7 @@ from gpytorch.variational import IndependentMultitaskVariationalStrategy
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
-from ..likelihoods.decoder_likelihood import function_marginals
-from ..variational import AmortizedVariationalDistribution, Posterior
+from ..variational import AmortizedVariationalDistribution
 from ..variational._pointwise_strategy import PointwiseStrategy
 from ._amortized_model import _AmortizedModel, make_likelihood, make_network
 
@@ -64,10 +63,6 @@ class VAE(_AmortizedModel):
             _IndependentLatents(make_network(network, num_outputs, num_latents, hidden_sizes), num_latents),
             make_likelihood(decoder, observation_model, num_outputs, num_latents, hidden_sizes),
         )
-
-    def _function_marginals(self, posterior: Posterior, x: Tensor, chunk_size: int | None) -> tuple[Tensor, Tensor]:
-        # Points are known by being the context's own, which chunks of them are not.
-        return function_marginals(posterior(x))
 
 
 class _IndependentLatents(ApproximateGP):

@@ -55,7 +55,8 @@ class PointwiseStrategy(_AmortizedStrategy):
 
         q(f_{nk}) = \mathcal N \left( \lambda_{nk} g_{nk} / (1 + \lambda_{nk}), \; 1 / (1 + \lambda_{nk}) \right)
 
-    Only the context's own points are told anything by it; everywhere else q(f) is the prior.
+    It tells something of the context's own points, which new inputs are if they are equal to theirs (to the first of
+    them, if several are); everywhere else q(f) is the prior.
     """
 
     def __init__(self, model: ApproximateGP, variational_distribution: AmortizedVariationalDistribution):
@@ -67,11 +68,24 @@ class PointwiseStrategy(_AmortizedStrategy):
     def _predict(  # type: ignore[override]
         self, x: Tensor, encoding: PointwiseEncoding, at_x: None, diag: bool, **kwargs: Any
     ) -> MultivariateNormal:
-        own = encoding.context.x
-        if encoding.context.is_at(x) or (x.shape == own.shape and torch.equal(x, own)):
-            return MultivariateNormal(encoding.mean, DiagLinearOperator(encoding.variance))
-        prior = self.model.forward(self._insert_latents(x), **kwargs)
-        return prior.expand(torch.broadcast_shapes(prior.batch_shape, encoding.tasks))
+        mean, variance = encoding.mean, encoding.variance  # (*T, K, N)
+        if not encoding.context.is_at(x):
+            same = (x.unsqueeze(-2) == encoding.context.x.unsqueeze(-3)).all(-1)  # (*T, N*, N)
+            prior = self.model.forward(self._insert_latents(x), **kwargs)
+            mean = self._look_up(mean, same, prior.mean)
+            variance = self._look_up(variance, same, prior.variance)
+        return MultivariateNormal(mean, DiagLinearOperator(variance))
+
+    def _look_up(self, values: Tensor, same: Tensor, otherwise: Tensor) -> Tensor:
+        """The values (`*T x K x N`) of the points that inputs (`N*`) are the same as, if there are any."""
+        if self.num_latents is not None:
+            same = same.unsqueeze(-3)  # (*T, 1, N*, N)
+        if not same.shape[-1]:
+            return otherwise.expand(*torch.broadcast_shapes(values.shape[:-1], otherwise.shape[:-1]), -1)
+        found, first = same.any(-1), same.to(torch.uint8).argmax(-1)  # (*T, 1, N*)
+        batch = torch.broadcast_shapes(values.shape[:-1], first.shape[:-1])
+        values = values.expand(*batch, -1).gather(-1, first.expand(*batch, -1))  # (*T, K, N*)
+        return torch.where(found, values, otherwise)
 
     def _q_u(self, encoding: PointwiseEncoding) -> AmortizedMultivariateNormal:  # type: ignore[override]
         mean, variance = encoding.mean, encoding.variance

@@ -50,6 +50,24 @@ class Posterior:
         """
         return self.model(x, context=self.encoding, **kwargs)
 
+    def marginals(self, x: Tensor, chunk_size: int | None = None) -> tuple[Tensor, Tensor]:
+        r"""
+        Mean and variance of q(f) at each input (`*T x N x K`, or `*T x N` without a latent dimension).
+
+        :param x: New inputs (`*T x N x D`).
+        :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
+        """
+        if chunk_size is not None and chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
+        x = x.unsqueeze(-1) if x.dim() == 1 else x
+        means, variances = [], []
+        for chunk in x.split(chunk_size or max(x.shape[-2], 1), dim=-2):
+            q_f = self(chunk)
+            means.append(q_f.mean)
+            variances.append(q_f.variance)
+        points = -len(q_f.event_shape)
+        return torch.cat(means, dim=points), torch.cat(variances, dim=points)
+
     def update(self, context: Context | tuple[Tensor, Tensor]) -> Posterior:
         r"""
         Take in further points of the same tasks, without those seen before, in :math:`O(K (N M^2 + M^3))` for N new

@@ -44,6 +44,14 @@ class TestCondition:
         torch.testing.assert_close(torch.cat([c.mean for c in chunks], -2), whole.mean, rtol=0, atol=1e-12)
         torch.testing.assert_close(torch.cat([c.variance for c in chunks], -2), whole.variance, rtol=0, atol=1e-12)
 
+    @pytest.mark.parametrize("num_latents", [None, 2])
+    @pytest.mark.parametrize("chunk_size", [None, 1, 7, 100])
+    def test_marginals_are_those_of_the_whole_whatever_the_chunks(self, data, x_new, num_latents, chunk_size):
+        posterior = condition(helpers.make_model(num_latents=num_latents).eval(), data)
+        mean, variance = posterior.marginals(x_new, chunk_size)
+        torch.testing.assert_close(mean, posterior(x_new).mean, rtol=0, atol=1e-12)
+        torch.testing.assert_close(variance, posterior(x_new).variance, rtol=0, atol=1e-12)
+
     def test_two_posteriors_of_one_model_do_not_mix(self, data, x_new):
         model = helpers.make_model().eval()
         x, y = data

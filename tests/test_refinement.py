@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import helpers
+import pytest
+import torch
+
+from gpytorch_sgpvae import GPVAE, SGPVAE, VAE, Posterior, TaskELBO, refine
+
+
+def make(cls):
+    return SGPVAE(3, 2, torch.rand(5, 2).double()) if cls is SGPVAE else cls(3, 2).double()
+
+
+@pytest.mark.parametrize("cls", [SGPVAE, GPVAE, VAE])
+@pytest.mark.parametrize("tasks", [(), (4,)])
+def test_the_gap_is_positive_and_the_refined_posterior_has_the_larger_bound(cls, tasks):
+    model = make(cls)
+    x, y = helpers.make_data(*tasks)
+    torch.manual_seed(1)
+    posterior, gap = refine(model, (x, y), steps=20)
+    assert isinstance(posterior, Posterior)
+    assert gap.shape == tasks
+    assert (gap > 0).all()
+    objective = TaskELBO(model.likelihood, model.model)
+    samples = torch.randn(2000, *tasks, 12, 2).double()
+    with torch.no_grad():
+        before = model.elbo((x, y), base_samples=samples)
+        after = objective(posterior(x), y, base_samples=samples)
+    # samples of their own, so up to their noise
+    torch.testing.assert_close(after - before, gap, rtol=0.2, atol=1.0)
+
+
+def test_more_steps_make_it_no_smaller_and_it_converges():
+    model = make(SGPVAE)
+    data = helpers.make_data(4)
+    gaps = []
+    for steps in (0, 1, 5, 50, 60):
+        torch.manual_seed(1)
+        gaps.append(refine(model, data, steps=steps).gap)
+    assert (gaps[0] == 0).all()
+    assert all((later >= earlier).all() for earlier, later in pairwise(gaps))
+    torch.testing.assert_close(gaps[-1], gaps[-2], rtol=1e-3, atol=1e-3)
+
+
+def test_the_model_is_left_as_it_was():
+    model = make(SGPVAE)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    refine(model, helpers.make_data(), steps=3)
+    assert all(
+        torch.equal(state[name], value) for name, value in model.state_dict().items() if "initialized" not in name
+    )
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+
+
+def test_nothing_observed_has_no_gap():
+    gap = refine(make(SGPVAE), helpers.make_data(4, missing=1.1), steps=3).gap
+    assert (gap == 0).all()
+
+
+def test_a_model_without_a_likelihood_is_an_error():
+    with pytest.raises(ValueError, match="likelihood="):
+        refine(make(SGPVAE).model, helpers.make_data())
