@@ -28,8 +28,6 @@ NUM_LATENTS = 2
 
 def main() -> None:
     arguments = parse_arguments()
-    # With tensors this small a second thread gains little, and on a busy machine it costs a lot.
-    torch.set_num_threads(1)
     torch.manual_seed(arguments.seed)
     generator = torch.Generator().manual_seed(arguments.seed)
     train_set = two_bouncing_balls(arguments.train_videos, arguments.steps, arguments.pixels, generator=generator)
@@ -52,11 +50,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the videos and of the training (default: %(default)s)")
     parser.add_argument("--train-videos", type=int, default=64, help="videos to train on (default: %(default)s)")
     parser.add_argument("--test-videos", type=int, default=20, help="videos to predict (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="images in a video (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=400, help="images in a video (default: %(default)s)")
     parser.add_argument("--pixels", type=int, default=40, help="pixels in an image (default: %(default)s)")
-    parser.add_argument("--prefix", type=int, default=150, help="images seen of a test video (default: %(default)s)")
-    parser.add_argument("--inducing-every", type=int, default=20, help="steps between them (default: %(default)s)")
-    parser.add_argument("--iterations", type=int, default=2000, help="optimizer steps (default: %(default)s)")
+    parser.add_argument("--prefix", type=int, default=250, help="images seen of a test video (default: %(default)s)")
+    parser.add_argument("--inducing-every", type=int, default=10, help="steps between them (default: %(default)s)")
+    parser.add_argument("--iterations", type=int, default=3000, help="optimizer steps (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=4, help="videos per optimizer step (default: %(default)s)")
     return parser.parse_args()
 

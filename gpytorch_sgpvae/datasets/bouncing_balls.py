@@ -26,9 +26,9 @@ def two_bouncing_balls(
     num_tasks: int,
     num_steps: int,
     num_pixels: int,
-    periods: tuple[float, float] = (28.6, 46.3),
-    brightness: tuple[float, float] = (1.0, 0.0),
-    background: float = 0.5,
+    periods: tuple[float, float] = (19.3, 31.1),
+    brightness: tuple[float, float] = (1.0, 1.0),
+    background: float = 0.0,
     radius: float = 0.05,
     noise_stddev: float = 0.05,
     missing: float = 0.25,
@@ -55,10 +55,10 @@ def two_bouncing_balls(
         (1 - a_{n2p}) \left[ (1 - a_{n1p}) \, \text{background} + a_{n1p} \, \text{brightness}_1 \right]
         + a_{n2p} \, \text{brightness}_2, \; \sigma^2 \right)
 
-    By default one ball is lighter and one darker than the background, so that a single pixel tells which of them it
-    shows. To a network that looks at pixels one by one, such as :class:`~gpytorch_sgpvae.FactorNet`, balls of the same
-    brightness differ by nothing but their periods, which is a much harder problem: `brightness=(1.0, 1.0)` with
-    `background=0.0`.
+    Both balls are white on black. To a network that looks at pixels one by one, such as
+    :class:`~gpytorch_sgpvae.FactorNet`, they differ by nothing but their periods; with a white ball and a black one on
+    gray, `brightness=(1.0, 0.0)` and `background=0.5`, a single pixel tells which of them it shows, which is much
+    easier.
 
     :param num_tasks: Number of videos T.
     :param num_steps: Number of images N in each.
