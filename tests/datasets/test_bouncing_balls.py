@@ -29,7 +29,7 @@ def test_noise_and_holes_are_as_large_as_asked_for(missing):
 
 
 def test_one_ball_has_constant_speed_and_the_other_constant_acceleration_between_bounces():
-    positions = make(dtype=torch.float64).positions
+    positions = make(periods=(41.3, 57.7), dtype=torch.float64).positions
     speed = positions[..., 0].diff(dim=-1).abs()
     assert (speed - speed.median()).abs().lt(1e-9).double().mean() > 0.9
     acceleration = positions[..., 1].diff(n=2, dim=-1)
