@@ -19,6 +19,7 @@ from gpytorch_sgpvae import (
     MLP,
     AmortizedVariationalDistribution,
     AmortizedVariationalStrategy,
+    Context,
     DecoderLikelihood,
     DenseAmortizedVariationalStrategy,
     FactorNet,
@@ -27,6 +28,7 @@ from gpytorch_sgpvae import (
     IndexNet,
     InferenceNetwork,
     PointNet,
+    TaskELBO,
     ZeroImputation,
 )
 
@@ -166,6 +168,33 @@ def make_data(
     y = torch.randn(*batch_shape, num_points, num_outputs, dtype=dtype)
     y[torch.rand(y.shape) < missing] = torch.nan
     return x, y
+
+
+class _ELBOOfTasks(torch.nn.Module):
+    """Two small tasks with a row that is missing, as a function of nothing but the parameters."""
+
+    def __init__(self, model: Model, likelihood: DecoderLikelihood):
+        super().__init__()
+        self.elbo = TaskELBO(likelihood, model)
+        x, y = make_data(2, num_points=4, num_outputs=2)
+        y[0, 1] = torch.nan
+        self.context = Context(x, y)
+        self.base_samples = torch.randn(2, 2, 4, 2, dtype=x.dtype)
+
+    def forward(self) -> Tensor:
+        q_f = self.elbo.model(self.context.x, context=self.context)
+        return self.elbo(q_f, self.context.y, base_samples=self.base_samples)
+
+
+def check_gradients_of_elbo(model: Model, likelihood: DecoderLikelihood) -> None:
+    """By all parameters, against finite differences; activations must be smooth, two outputs and two latents."""
+    objective = _ELBOOfTasks(model, likelihood)
+    names, parameters = zip(*objective.named_parameters(), strict=True)
+
+    def function(*values: Tensor) -> Tensor:
+        return torch.func.functional_call(objective, dict(zip(names, values, strict=True)), ())
+
+    assert torch.autograd.gradcheck(function, tuple(p.detach().requires_grad_() for p in parameters), fast_mode=True)
 
 
 class _LargestAllocation(TorchDispatchMode):

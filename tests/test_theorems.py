@@ -490,29 +490,7 @@ class TestTheorem8:
         # tanh, as finite differences cannot step over the kinks of ReLU
         model = helpers.make_model(2, 2, 3, network, kernel=kernel, activation=torch.nn.Tanh)
         likelihood = helpers.make_likelihood(2, 2, activation=torch.nn.Tanh)
-        x, y = helpers.make_data(2, num_points=4, num_outputs=2)
-        y[0, 1] = torch.nan
-        samples = torch.randn(2, 2, 4, 2, dtype=x.dtype)
-        elbo = TaskELBO(likelihood, model)
-        names, parameters = zip(*elbo.named_parameters(), strict=True)
-
-        class Objective(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.elbo = elbo
-
-            def forward(self):
-                return elbo(model(x, context=(x, y)), y, base_samples=samples)
-
-        objective = Objective()
-
-        def function(*values):
-            named = {f"elbo.{name}": value for name, value in zip(names, values, strict=True)}
-            return torch.func.functional_call(objective, named, ())
-
-        assert torch.autograd.gradcheck(
-            function, tuple(p.detach().requires_grad_() for p in parameters), fast_mode=True
-        )
+        helpers.check_gradients_of_elbo(model, likelihood)
 
     def test_gradients_of_q_f_and_the_kl_divergence_by_sites_inputs_and_inducing_points(self):
         model = helpers.make_model(1, None, 3)
