@@ -22,7 +22,7 @@ Where u = f, at the context's own inputs, nothing is inverted and no jitter is n
 .. math::
 
     B = I + W K_{ff} W, \quad
-    \alpha = W B^{-1} W^{-1} (\lambda g - \lambda \mu_f), \quad
+    \alpha = (I - W B^{-1} W K_{ff}) (\lambda g - \lambda \mu_f), \quad
     q(f_*) = \mathcal N \left( \mu_* + k_{*f} \alpha, \; k_{**} - k_{*f} W B^{-1} W k_{f*} \right)
 
 .. math::
@@ -45,6 +45,9 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from .sites import GaussianSites
+
+# Below this a site is as good as linear: its precision times any latent value squared is beyond float64's sight.
+SMALLEST_PRECISION = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,24 +145,25 @@ def dense_posterior(Kff: Tensor, sites: GaussianSites, mean: Tensor) -> DensePos
     :param sites: (`*T x K x N`).
     :param mean: The prior mean :math:`\mu_f` (`*T x K x N`).
     """
-    Kff = Kff.to(_working_dtype(Kff))
-    precision, precision_mean = sites.precision.to(Kff.dtype), sites.precision_mean.to(Kff.dtype)
-    # W = Λ^½; the root of a precision of 0 has no gradient, so 1 stands there and is masked after
-    informative = precision > 0
+    Kff = _exact_enough(Kff)  # (*T, K, N, N)
+    precision = sites.precision.to(Kff.dtype)
+    # h = λg − λμ
+    h = sites.precision_mean.to(Kff.dtype) - precision * mean.to(Kff.dtype)  # (*T, K, N)
+    # W = Λ^½; the root of 0 has no gradient, so 1 stands there and is masked after
+    informative = precision > SMALLEST_PRECISION
     safe_root = torch.where(informative, precision, 1.0).sqrt()
     W = safe_root * informative  # (*T, K, N)
-    # r = W⁻¹ (λg − λμ)
-    r = (precision_mean - precision * mean.to(Kff.dtype)) / safe_root * informative  # (*T, K, N)
+    # h = W r + h₀, where h₀ is of the points whose precision is as good as 0
+    r, h0 = h / safe_root * informative, h * ~informative  # (*T, K, N)
     # B = I + W K W
     scaled = W.unsqueeze(-1) * Kff * W.unsqueeze(-2)  # (*T, K, N, N)
     B = scaled + torch.eye(scaled.shape[-1], dtype=scaled.dtype, device=scaled.device)
     R = inverse_cholesky(B)  # (*T, K, N, N)
-    # s = B⁻¹ r, α = W s
-    s = (R.mT @ (R @ r.unsqueeze(-1))).squeeze(-1)  # (*T, K, N)
-    # αᵀ K α = sᵀ (B − I) s = sᵀ r − sᵀ s
-    quadratic = (s * (r - s)).sum(-1)
-    kl_divergence = _kl_divergence(quadratic, R)  # (*T, K)
-    return DensePosterior(W * s, R * W.unsqueeze(-2), kl_divergence)
+    # α = W B⁻¹ (r − W K h₀) + h₀, without a difference of large numbers for any precision
+    residual = (r - W * _matvec(Kff, h0)).unsqueeze(-1)  # (*T, K, N, 1)
+    alpha = W * (R.mT @ (R @ residual)).squeeze(-1) + h0  # (*T, K, N)
+    quadratic = (alpha * _matvec(Kff, alpha)).sum(-1)  # (*T, K)
+    return DensePosterior(alpha, R * W.unsqueeze(-2), _kl_divergence(quadratic, R))
 
 
 def rounded_product(left: Tensor, right: Tensor) -> Tensor:
@@ -180,6 +184,24 @@ def predictive_root(A: Tensor, inv_cholesky: Tensor) -> Tensor:
 def predictive_variance(prior_variance: Tensor, A: Tensor, C: Tensor) -> Tensor:
     # k** − |a*|² + a*ᵀ S a*
     return prior_variance - A.square().sum(-2) + C.square().sum(-2)  # (*T, K, N)
+
+
+def _matvec(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def _exact_enough(K: Tensor) -> Tensor:
+    """
+    A covariance matrix in the working dtype. One that was rounded on its way, to float32, may have lost its
+    definiteness by up to N ϵ times its diagonal, which precisions of a million would turn into a B that has none:
+    as much is added to the diagonal.
+    """
+    dtype = _working_dtype(K)
+    if K.dtype == dtype:
+        return K
+    rounding = K.shape[-1] * torch.finfo(K.dtype).eps
+    K = K.to(dtype)
+    return K + torch.diag_embed(rounding * K.diagonal(dim1=-2, dim2=-1))
 
 
 def _kl_divergence(mahalanobis: Tensor, R: Tensor) -> Tensor:

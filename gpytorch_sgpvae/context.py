@@ -88,6 +88,7 @@ class Context:
         if settings.debug.on():
             _check_values(x, rows, observed)
         self.y = y
+        self._one_output_without_dimension = rows is not y
         self.filled = torch.where(observed, rows, 0.0).expand(*self.batch_shape, *rows.shape[-2:])
         self.observed = observed.expand(*self.batch_shape, *rows.shape[-2:])
         self.x = torch.where(torch.isfinite(x), x, 0.0)
@@ -149,6 +150,11 @@ class Context:
         return self.filled.shape[-1]
 
     @property
+    def num_informative(self) -> Tensor:
+        """Of each task the number of points in which anything is observed (`*T`)."""
+        return self.observed.any(-1).sum(-1)
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.x.dtype
 
@@ -181,15 +187,28 @@ class Context:
             raise ValueError(f"Expected a probability between 0 and 1, got {probability}.")
         rand = torch.rand(self.filled.shape, dtype=self.dtype, device=self.device, generator=generator)
         kept = self.observed & (rand >= probability)
-        return Context(self.x, torch.where(kept, self.filled, torch.nan))
+        return Context(self.x, self._like_y(torch.where(kept, self.filled, torch.nan)))
 
     def subset(self, num_points: int, generator: torch.Generator | None = None) -> Context:
-        """A random subset of this context's points, the same rows of all tasks."""
-        if not 0 <= num_points <= self.num_points:
-            raise ValueError(f"Expected 0 to {self.num_points} points, got {num_points}.")
-        rows = torch.randperm(self.num_points, device=self.device, generator=generator)[:num_points]
+        r"""
+        Random points of each task, among those in which anything is observed.
+
+        :param num_points: How many; a task with fewer keeps all of them, and is padded.
+        :param generator: Source of the randomness.
+        """
+        if num_points < 1:
+            raise ValueError(f"Expected a subset of at least 1 point, got {num_points}.")
+        order = torch.rand(self.observed.shape[:-1], dtype=self.dtype, device=self.device, generator=generator)
+        order = torch.where(self.observed.any(-1), order, 2.0)  # (*T, N), empty rows last
+        rows = order.argsort(-1)[..., :num_points].unsqueeze(-1)  # (*T, Ñ, 1)
+        x = self.x.expand(*self.batch_shape, *self.x.shape[-2:])
         y = torch.where(self.observed, self.filled, torch.nan)
-        return Context(self.x[..., rows, :], y[..., rows, :])
+        x, y = (tensor.gather(-2, rows.expand(*rows.shape[:-1], tensor.shape[-1])) for tensor in (x, y))
+        return Context(x, self._like_y(y))
+
+    def _like_y(self, rows: Tensor) -> Tensor:
+        """Outputs of `*T x N x P` as the given ones came, without the last dimension for one output."""
+        return rows.squeeze(-1) if self._one_output_without_dimension else rows
 
     def to(self, *args: Any, **kwargs: Any) -> Context:
         """This context with another dtype or on another device; the arguments are those of `Tensor.to`."""

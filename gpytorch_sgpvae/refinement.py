@@ -10,6 +10,7 @@ from gpytorch import settings
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import Likelihood
 from gpytorch.models import ApproximateGP
+from gpytorch.variational import IndependentMultitaskVariationalStrategy
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
@@ -54,7 +55,8 @@ def refine(
     num_samples: int = 100,
 ) -> Refinement:
     r"""
-    Optimize the sites of fixed tasks, starting from the network's, with the model held fixed.
+    Optimize the sites of fixed tasks, starting from the network's, with the model held fixed: to the optimum for a
+    log-concave likelihood, to one near the network's sites in general.
 
     The steps are natural gradients (`Khan and Lin (2017)`_): with the expected log likelihood
     :math:`E_n(m, v) = \mathbb E_{\mathcal N(m, v)} \log p(\mathbf y_n \mid f_n)` at the marginals of q(f),
@@ -94,15 +96,21 @@ def refine(
     strategy = amortized_strategy(model)
     objective = TaskELBO(likelihood, model)
     sites = strategy.sites(context)
-    if sites.shape[-1] != context.num_points:
+    if not strategy.has_sites_of_points:
         raise NotImplementedError(f"{type(strategy).__name__} has no sites of the points that could be refined.")
+    if not isinstance(model.variational_strategy, (type(strategy), IndependentMultitaskVariationalStrategy)):
+        raise NotImplementedError(
+            f"The likelihood sees what {type(model.variational_strategy).__name__} makes of the latent functions: only "
+            "independent ones can be refined."
+        )
     keywords = _base_samples(model, likelihood, context, num_samples)
 
     def bound(sites: GaussianSites) -> tuple[Tensor, MultivariateNormal]:
         q_f = model(context.x, context=strategy.encode(context, sites))
         return objective(q_f, context.y, **keywords), q_f
 
-    with settings.num_likelihood_samples(num_samples):
+    # GPyTorch's own Gaussian likelihoods need to be told about missing targets.
+    with settings.num_likelihood_samples(num_samples), settings.observation_nan_policy("fill"):
         start, q_f = bound(sites)
         elbo, rate = start, torch.ones_like(start)
         for _ in range(steps):

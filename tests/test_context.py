@@ -199,17 +199,35 @@ class TestHide:
 
 
 class TestSubset:
-    def test_is_of_the_same_rows_of_all_tasks(self):
+    def test_is_of_random_points_of_each_task(self):
         x = torch.arange(10.0).unsqueeze(-1)
         y = x + 100 * torch.arange(3.0).view(3, 1, 1)
         subset = Context(x, y).subset(4)
+        assert subset.batch_shape == (3,)
         assert subset.num_points == 4
-        assert len(subset.x.unique()) == 4
         assert torch.equal(subset.y, subset.x + 100 * torch.arange(3.0).view(3, 1, 1))
+        assert all(len(points.unique()) == 4 for points in subset.x)
+        assert len({tuple(points.sort(0).values.flatten().tolist()) for points in subset.x}) > 1
 
-    def test_of_more_points_than_there_are_is_an_error(self):
-        with pytest.raises(ValueError, match="0 to 5 points, got 6"):
-            Context(torch.rand(5, 1), torch.randn(5, 3)).subset(6)
+    def test_leaves_out_empty_rows_while_there_are_others(self):
+        tasks = [(torch.rand(n, 1), torch.randn(n, 2)) for n in (100, 5, 0)]
+        subset = Context.pad(tasks).subset(10)
+        assert subset.num_informative.tolist() == [10, 5, 0]
+        assert torch.equal(subset.y[1, :5].sort(0).values, tasks[1][1].sort(0).values)
+
+    def test_of_more_points_than_there_are_is_all_of_them(self):
+        assert Context(torch.rand(5, 1), torch.randn(5, 3)).subset(9).num_points == 5
+
+    def test_of_no_points_is_an_error(self):
+        with pytest.raises(ValueError, match="at least 1 point"):
+            Context(torch.rand(5, 1), torch.randn(5, 3)).subset(0)
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 3), (4, 6)])
+def test_what_is_made_of_a_context_has_a_y_like_its_own(shape):
+    context = Context(torch.rand(6, 2), torch.randn(shape))
+    assert context.hide(0.5).y.shape == shape
+    assert context.subset(6).y.shape == shape
 
 
 def test_to_changes_dtype_and_keeps_the_rest():

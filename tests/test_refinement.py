@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import gpytorch
 import helpers
 import pytest
 import torch
+from gpytorch.likelihoods import MultitaskGaussianLikelihood
+from gpytorch.variational import LMCVariationalStrategy
 
 from gpytorch_sgpvae import GPVAE, SGPVAE, VAE, Posterior, TaskELBO, refine
 
@@ -57,6 +60,36 @@ def test_the_model_is_left_as_it_was():
 def test_nothing_observed_has_no_gap():
     gap = refine(make(SGPVAE), helpers.make_data(4, missing=1.1), steps=3).gap
     assert (gap == 0).all()
+
+
+@pytest.mark.parametrize("cls", [SGPVAE, GPVAE, VAE])
+def test_likelihoods_that_are_not_log_concave_have_divergences_that_are_not_negative(cls):
+    model = make(cls)
+    model.likelihood.observation_model.noise = 0.01
+    for layer in model.likelihood.decoder.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.weight.data *= 2
+    posterior, gap = refine(model, helpers.make_data(2, num_points=15), steps=60)
+    posterior(helpers.make_data()[0])
+    assert (gap >= 0).all()
+    assert (model.strategy.kl_divergence() >= 0).all()
+
+
+def test_gpytorchs_likelihood_with_missing_targets():
+    model, likelihood = helpers.make_model(1, None), gpytorch.likelihoods.GaussianLikelihood().double()
+    x, y = helpers.make_data(num_outputs=1)
+    y = y.squeeze(-1)
+    kept = ~y.isnan()
+    gap = refine(model, (x, y), steps=2, likelihood=likelihood).gap
+    assert gap > 0
+    torch.testing.assert_close(gap, refine(model, (x[kept], y[kept]), steps=2, likelihood=likelihood).gap)
+
+
+def test_mixed_latent_functions_are_an_error():
+    model = helpers.make_model()
+    model.variational_strategy = LMCVariationalStrategy(model.strategy, num_tasks=3, num_latents=2).double()
+    with pytest.raises(NotImplementedError, match="LMCVariationalStrategy"):
+        refine(model, helpers.make_data(), likelihood=MultitaskGaussianLikelihood(num_tasks=3).double())
 
 
 def test_a_model_without_a_likelihood_is_an_error():

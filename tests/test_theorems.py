@@ -18,7 +18,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean, LinearMean, ZeroMean
 
 from gpytorch_sgpvae import GPVAE, VAE, Context, FactorNet, TaskELBO, condition, refine, refinement
-from gpytorch_sgpvae.conditionals import evidence_of_sites, whitened_posterior
+from gpytorch_sgpvae.conditionals import dense_posterior, evidence_of_sites, whitened_posterior
 
 NOISE = 0.05
 
@@ -301,6 +301,21 @@ class TestTheorem4:
         q_dense, q_sparse = (model.eval()(x_new, context=(x, y)) for model in (dense, sparse))
         assert_close(q_dense.mean, q_sparse.mean, tolerance=1e-5)
         assert_close(q_dense.covariance_matrix, q_sparse.covariance_matrix, tolerance=1e-5)
+
+    @pytest.mark.parametrize("precision", [0.0, 1e-18, 1e-12, 1e-9, 1e-4, 1.0, 1e4, 1e6])
+    def test_precisions_of_any_size_have_the_textbooks_posterior_and_divergence(self, precision):
+        """Also none at all, with a λg that is not zero: the sites are then linear in f."""
+        x = torch.rand(5, 2, dtype=torch.float64)
+        K = gpytorch.kernels.MaternKernel(nu=0.5).double()(x).to_dense().detach()
+        precision = torch.full((5,), precision, dtype=torch.float64)
+        h = 3 * torch.randn(5, dtype=torch.float64) * precision.clamp_min(1.0)
+        posterior = dense_posterior(K, helpers.GaussianSites(h, precision), torch.zeros(5, dtype=torch.float64))
+        zero = torch.zeros(5, dtype=torch.float64)
+        covariance = torch.linalg.inv(torch.linalg.inv(K) + torch.diag(precision))
+        oracle = oracles.Gaussian(covariance @ h, covariance)
+        kl = oracles.kl_divergence(oracle, oracles.Gaussian(zero, K))
+        torch.testing.assert_close(K @ posterior.weights, oracle.mean, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(posterior.kl_divergence, kl, rtol=1e-8, atol=1e-8)
 
     @pytest.mark.usefixtures("_no_grad")
     def test_both_forms_of_the_elbo_agree(self, kernel):

@@ -56,16 +56,22 @@ class FreeFormSites(torch.nn.Module):
         Start from given sites, a network's for example.
 
         :param sites: (`*T x K x N`).
-        :param num_latents: K, by default the last dimension but one of the sites; None for sites of `*T x N`.
+        :param num_latents: K, by default the last dimension but one of the sites; None for sites of `*T x N`, which
+            must be said of those with tasks.
         """
+        if num_latents == -1:
+            num_latents = sites.shape[-2] if sites.precision.dim() > 1 else None
         informative = sites.precision > 0
         mean = torch.where(informative, sites.precision_mean, 0.0) / torch.where(informative, sites.precision, 1.0)
-        return cls(mean, sites.precision, sites.shape[-2] if num_latents == -1 else num_latents)
+        return cls(mean, sites.precision, num_latents)
 
     def sites(self) -> GaussianSites:
         precision = self.log_precision.exp() * self.informative
         return GaussianSites(precision * self.mean, precision)
 
     def forward(self, y: Tensor, observed: Tensor) -> GaussianSites:
-        """The sites of the tasks that they belong to, whatever is given."""
-        return self.sites()
+        """The sites of their tasks, whatever the outputs; none for rows in which nothing is observed."""
+        anything = observed.any(-1)  # (*T, N)
+        anything = anything if self.num_latents is None else anything.unsqueeze(-2)
+        sites = self.sites()
+        return GaussianSites(sites.precision_mean * anything, sites.precision * anything)

@@ -7,6 +7,7 @@ from gpytorch import settings
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
+from ..shapes import expands_to
 from .observation_models.distributions import ColumnwiseDistribution
 
 
@@ -21,7 +22,7 @@ def as_rows(y: Tensor, shape: torch.Size) -> Tensor:
     rows = y
     if num_outputs == 1 and y.shape[-2:] != (num_points, 1) and y.shape[-1:] == (num_points,):
         rows = y.unsqueeze(-1)
-    if rows.shape[-2:] != (num_points, num_outputs) or not _expands(rows.shape, shape[1:]):
+    if rows.shape[-2:] != (num_points, num_outputs) or not expands_to(rows.shape, shape[1:]):
         raise ValueError(
             f"The target of shape {tuple(y.shape)} does not fit predictions of shape {tuple(shape[1:])}: "
             f"expected (*T, {num_points}, {num_outputs})"
@@ -87,10 +88,3 @@ def _describe(support: constraints.Constraint) -> str:
         return f"finite numbers greater than {support.lower_bound:g}"
     # any other may hold tensors as large as the prediction
     return "finite numbers" if isinstance(support, type(constraints.real)) else "finite numbers within its support"
-
-
-def _expands(shape: torch.Size, target: torch.Size) -> bool:
-    try:
-        return torch.broadcast_shapes(shape, target) == target
-    except RuntimeError:
-        return False

@@ -12,6 +12,7 @@ from gpytorch.models import ApproximateGP
 from torch import Tensor
 
 from ..likelihoods.decoder_likelihood import DecoderLikelihood
+from ..sites import GaussianSites
 from ..variational.posterior import amortized_strategy
 
 
@@ -71,6 +72,11 @@ class ImportanceWeightedELBO(MarginalLogLikelihood):
             )
         num_samples = self.num_samples or settings.num_likelihood_samples.value()
         f = variational_dist_f.rsample(torch.Size([num_samples]))  # (S, *T, N, K)
+        mean, variance = variational_dist_f.mean, variational_dist_f.variance  # (*T, N, K)
+        if len(variational_dist_f.event_shape) == 1:
+            # one latent function without a dimension for it
+            f, mean, variance = f.unsqueeze(-1), mean.unsqueeze(-1), variance.unsqueeze(-1)
+            sites = GaussianSites(sites.precision_mean.unsqueeze(-2), sites.precision.unsqueeze(-2))
         if f.shape[-2:] != sites.shape[:-3:-1]:
             raise ValueError(
                 f"q(f) of shape {tuple(f.shape[1:])} is not at the points of the context, which has sites of shape "
@@ -78,7 +84,6 @@ class ImportanceWeightedELBO(MarginalLogLikelihood):
             )
         log_likelihood = self.likelihood.row_log_probs(target, self.likelihood(f, **kwargs)).sum(-1)  # (S, *T)
         log_sites = _log_sites(f, f.square(), sites.precision_mean.mT, sites.precision.mT)  # (S, *T)
-        mean, variance = variational_dist_f.mean, variational_dist_f.variance
         expected_log_sites = _log_sites(
             mean, mean.square() + variance, sites.precision_mean.mT, sites.precision.mT
         )  # (*T,)

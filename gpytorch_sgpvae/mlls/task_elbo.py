@@ -41,9 +41,9 @@ class TaskELBO(MarginalLogLikelihood):
         https://arxiv.org/abs/2010.10177
     """
 
-    def __init__(self, likelihood: Likelihood, model: ApproximateGP, beta: float = 1.0, num_tasks: int = 1):
+    def __init__(self, likelihood: Likelihood, model: ApproximateGP, beta: float = 1.0, num_tasks: int | Tensor = 1):
         super().__init__(likelihood, model)
-        if num_tasks < 1:
+        if not isinstance(num_tasks, Tensor) and num_tasks < 1:
             raise ValueError(f"num_tasks must be at least 1, got {num_tasks}.")
         self.beta = beta
         self.num_tasks = num_tasks

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gpytorch
@@ -61,17 +62,23 @@ class _AmortizedModel(gpytorch.Module):
         :param num_tasks: See :class:`~gpytorch_sgpvae.TaskELBO`; matters only for hyperpriors.
         :param hide: Hide each observed entry from the network with this probability, while the likelihood still sees
             it: trains the network for other patterns of missingness than the data's own.
-        :param subset_size: Estimate the bound by :math:`N / \tilde N` times that of :math:`\tilde N` random points,
-            the same for all tasks. The estimate is biased, as the KL divergence is not a sum over points.
+        :param subset_size: Estimate the bound of each task by :math:`N / \tilde N` times that of :math:`\tilde N` of
+            its points, chosen at random. The estimate is biased, as the KL divergence is not a sum over points.
         :param kwargs: Passed to the likelihood's `expected_log_prob`.
         """
         context = as_context(context)
-        scale = 1.0
-        if subset_size is not None and subset_size < context.num_points:
-            scale = context.num_points / subset_size
-            context = context.subset(subset_size)
+        if subset_size is None:
+            return self._elbo(context, hide, TaskELBO(self.likelihood, self.model, beta, num_tasks), **kwargs)
+        subset = context.subset(subset_size)
+        scale = context.num_informative / subset.num_informative.clamp_min(1)  # (*T,), N / Ñ
+        scale = torch.where(scale > 0, scale, 1.0).to(context.dtype)
+        # Log hyperpriors are not estimated: they are divided by what they are then multiplied by.
+        objective = TaskELBO(self.likelihood, self.model, beta, num_tasks * scale)
+        return scale * self._elbo(subset, hide, objective, **kwargs)
+
+    def _elbo(self, context: Context, hide: float, objective: TaskELBO, **kwargs: Any) -> Tensor:
         q_f = self.model(context.x, context=context.hide(hide) if hide else context)
-        return scale * TaskELBO(self.likelihood, self.model, beta, num_tasks)(q_f, context.y, **kwargs)
+        return objective(q_f, context.y, **kwargs)
 
     def loss(self, context: Context | tuple[Tensor, Tensor], **kwargs: Any) -> Tensor:
         """Minus the mean :meth:`elbo` of the tasks: what an optimizer minimizes (a scalar)."""
@@ -105,7 +112,7 @@ class _AmortizedModel(gpytorch.Module):
             variance.sqrt(),
             num_samples,
             chunk_size=chunk_size,
-            function_dist=lambda: posterior(x),
+            function_dist=partial(posterior, x),
         )
 
 

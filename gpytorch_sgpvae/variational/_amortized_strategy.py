@@ -21,6 +21,9 @@ from .amortized_variational_distribution import AmortizedVariationalDistribution
 class Encoding:
     """What a strategy remembers of a context: enough for q(f) anywhere. A strategy takes it wherever a context goes."""
 
+    # Whether inputs are known by being the context's own, so that a part of them would not be recognized.
+    of_points_only = False
+
     @property
     def tasks(self) -> torch.Size:
         """Batch shape of the context, `*T`, followed by K where the model has a latent dimension."""
@@ -41,6 +44,8 @@ class _AmortizedStrategy(_VariationalStrategy):
     """
 
     inducing_points: Tensor
+    # Whether each point of a context has a site of its own.
+    has_sites_of_points = True
 
     def __init__(
         self,

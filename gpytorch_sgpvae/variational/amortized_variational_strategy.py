@@ -27,6 +27,7 @@ from ..conditionals import (
     whitened_posterior,
 )
 from ..context import Context
+from ..shapes import expands_to
 from ..sites import GaussianSites
 from ._amortized_strategy import Encoding, _AmortizedStrategy
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
@@ -173,7 +174,13 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
         context = self._checked(context)
         locations = self._site_locations(context, encoding.inducing_points)
         at_sites = self._prior_at(locations, encoding.inducing_points, encoding.Luu_inv)
-        evidence = encoding.evidence + evidence_of_sites(at_sites.A, self.sites(context), at_sites.mean)
+        sites = self._sites_seen_from(context, encoding.inducing_points)
+        if not expands_to(sites.shape[:-1], encoding.tasks):
+            raise ValueError(
+                f"The further context has sites of shape {tuple(sites.shape)}, but what was seen before is of the "
+                f"tasks and latent functions {tuple(encoding.tasks)}: an update is for the same tasks."
+            )
+        evidence = encoding.evidence + evidence_of_sites(at_sites.A, sites, at_sites.mean)
         return SparseEncoding(encoding.inducing_points, encoding.Luu_inv, evidence, whitened_posterior(evidence))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -190,6 +197,10 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
         evidence = evidence_of_sites(at_sites.A, sites, at_sites.mean)
         encoding = SparseEncoding(self.inducing_points, Luu_inv, evidence, whitened_posterior(evidence))
         return encoding, at_sites if locations is context.x else None
+
+    def _sites_seen_from(self, context: Context, inducing_points: Tensor) -> GaussianSites:
+        """The sites of a context; these here do not know of the inducing points."""
+        return self.sites(context)
 
     def _site_locations(self, context: Context, inducing_points: Tensor) -> Tensor:
         """Where the function values are that the sites speak of: the context's own inputs."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import ApproximateGP
+from linear_operator import to_linear_operator
 from linear_operator.operators import DiagLinearOperator, LinearOperator, MatmulLinearOperator, SumLinearOperator
 from torch import Tensor
 
@@ -59,7 +60,7 @@ class DenseAmortizedVariationalStrategy(_AmortizedStrategy):
 
     .. math::
 
-        q(\mathbf f_*) = \mathcal N \left( \boldsymbol \mu_* + K_{* \mathbf f} W B^{-1} W^{-1}
+        q(\mathbf f_*) = \mathcal N \left( \boldsymbol \mu_* + K_{* \mathbf f} (I - W B^{-1} W K)
         (\lambda g - \lambda \boldsymbol \mu_{\mathbf f}), \;
         K_{**} - K_{* \mathbf f} W B^{-1} W K_{\mathbf f *} \right)
 
@@ -123,6 +124,8 @@ class DenseAmortizedVariationalStrategy(_AmortizedStrategy):
         covar = prior.lazy_covariance_matrix
         covar = covar.add_jitter(self.jitter_val) if self.jitter_val else covar
         Kff = covar.to_dense()  # (*T, K, N, N)
+        # evaluated: a lazy kernel would remember the graph of whoever looks at it first
+        covar = to_linear_operator(Kff)
         encoding = DenseEncoding(
             context.x, sites, AmortizedPrior(prior.mean, covar), dense_posterior(Kff, sites, prior.mean)
         )

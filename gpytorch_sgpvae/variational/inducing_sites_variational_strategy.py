@@ -40,11 +40,15 @@ class InducingSitesVariationalStrategy(AmortizedVariationalStrategy):
         https://arxiv.org/abs/2010.10177
     """
 
+    has_sites_of_points = False
+
     def sites(self, context: Context | tuple[Tensor, Tensor]) -> GaussianSites:
         """What the network makes of a context: sites of the inducing values (`*T x K x M`)."""
-        context = as_context(context)
+        return self._sites_seen_from(as_context(context), self.inducing_points)
+
+    def _sites_seen_from(self, context: Context, inducing_points: Tensor) -> GaussianSites:
         network = self._variational_distribution.network
-        return network(context.filled, context.observed, context.x, self.inducing_points)
+        return network(context.filled, context.observed, context.x, inducing_points)
 
     def _site_locations(self, context: Context, inducing_points: Tensor) -> Tensor:
         return inducing_points

@@ -60,8 +60,9 @@ class Posterior:
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
         x = x.unsqueeze(-1) if x.dim() == 1 else x
+        whole = chunk_size is None or chunk_size >= x.shape[-2] or self.encoding.of_points_only
         means, variances = [], []
-        for chunk in x.split(chunk_size or max(x.shape[-2], 1), dim=-2):
+        for chunk in [x] if whole else x.split(chunk_size, dim=-2):
             q_f = self(chunk)
             means.append(q_f.mean)
             variances.append(q_f.variance)

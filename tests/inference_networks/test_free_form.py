@@ -43,6 +43,19 @@ def test_they_take_the_place_of_a_network_and_train():
     assert (elbos[-1] > elbos[0]).all()
 
 
+def test_the_number_of_latent_functions_is_read_off_the_sites():
+    for shape, num_latents in (((12,), None), ((2, 12), 2), ((4, 2, 12), 2)):
+        sites = helpers.GaussianSites(torch.randn(shape), torch.rand(shape))
+        assert FreeFormSites.from_sites(sites).num_latents == num_latents
+
+
+def test_rows_in_which_nothing_is_observed_have_no_site():
+    free = FreeFormSites(torch.randn(2, 12), torch.rand(2, 12))
+    observed = torch.ones(12, 3, dtype=torch.bool)
+    observed[4] = False
+    assert (free(torch.randn(12, 3), observed).precision == 0).nonzero().tolist() == [[0, 4], [1, 4]]
+
+
 def test_shapes_that_differ_are_an_error():
     with pytest.raises(ValueError, match=r"\(2, 3\).*\(2, 4\)"):
         FreeFormSites(torch.zeros(2, 3), torch.zeros(2, 4))

@@ -80,6 +80,17 @@ def test_it_trains_batches_with_holes(cls):
     assert sum(losses[-5:]) > sum(losses[:5])
 
 
+def test_a_single_function_without_a_latent_dimension():
+    model = helpers.DenseModel(helpers.make_model(3, None), jitter_val=1e-3)
+    likelihood = helpers.make_likelihood(3, 1)
+    context = Context(*helpers.make_data(4))
+    bound = ImportanceWeightedELBO(likelihood, model, 5)(
+        model.strategy(context.x, context=context, diag=False), context.y
+    )
+    assert bound.shape == (4,)
+    assert bound.isfinite().all()
+
+
 def test_inducing_points_are_an_error():
     model = SGPVAE(3, 2, torch.rand(5, 2)).double()
     context = Context(*helpers.make_data())

@@ -97,6 +97,31 @@ def test_the_kl_divergence_is_that_of_the_distributions():
     torch.testing.assert_close(model.strategy.kl_divergence(), generic, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1e3, 1e6])
+@pytest.mark.parametrize("network", helpers.NETWORKS)
+def test_whole_steps_stay_finite_for_large_outputs_and_smooth_kernels(network, dtype, scale):
+    model, likelihood = make_dense(network=network, dtype=dtype), helpers.make_likelihood(dtype=dtype)
+    x, y = helpers.make_data(num_points=150, dtype=dtype)
+    parameters = [*model.parameters(), *likelihood.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = -TaskELBO(likelihood, model)(model(x, context=(x, scale * y)), scale * y)
+        loss.backward()
+        optimizer.step()
+        assert loss.isfinite()
+        assert all(parameter.isfinite().all() for parameter in parameters)
+
+
+def test_posteriors_can_be_copied_and_pickled_after_a_call():
+    model = make_dense().eval()
+    x, y = helpers.make_data(4)
+    posterior = condition(model, (x, y))
+    expected = posterior(x).mean
+    for twin in (copy.deepcopy(posterior), pickle.loads(pickle.dumps(posterior))):
+        assert torch.equal(twin(x).mean, expected)
+
+
 def test_singular_kernel_matrices_need_no_jitter(dtype):
     model = make_dense(dtype=dtype).eval()
     x, y = helpers.make_data(dtype=dtype)

@@ -13,6 +13,7 @@ from gpytorch_sgpvae import (
     PairNet,
     TaskELBO,
     condition,
+    refine,
 )
 
 
@@ -88,6 +89,21 @@ def test_evidence_of_further_points_adds_here_too():
     posterior = condition(model, (x[:5], y[:5])).update((x[5:], y[5:]))
     x_new = torch.rand(7, 2).double()
     torch.testing.assert_close(posterior(x_new).mean, condition(model, (x, y))(x_new).mean, rtol=0, atol=1e-8)
+
+
+def test_a_posterior_made_earlier_goes_on_with_the_old_inducing_points():
+    model = PairModel().eval()
+    x, y = helpers.make_data()
+    posterior = condition(model, (x[:5], y[:5]))
+    expected = condition(model, (x, y))(x).mean
+    model.strategy.set_inducing_points(torch.rand(9, 2))
+    torch.testing.assert_close(posterior.update((x[5:], y[5:]))(x).mean, expected)
+
+
+def test_there_is_nothing_to_refine():
+    x, y = helpers.make_data(num_points=5)
+    with pytest.raises(NotImplementedError, match="InducingSitesVariationalStrategy"):
+        refine(PairModel(), (x, y), likelihood=helpers.make_likelihood())
 
 
 def test_inducing_points_of_each_latent_functions_own_are_an_error():

@@ -134,6 +134,13 @@ class TestUpdate:
         loaded.update((x, y))
         torch.testing.assert_close(loaded(x_new).variance, posterior.update((x, y))(x_new).variance)
 
+    @pytest.mark.parametrize("tasks", [(), (4,)])
+    def test_other_tasks_are_an_error(self, tasks):
+        model = helpers.make_model().eval()
+        posterior = condition(model, helpers.make_data(*tasks))
+        with pytest.raises(ValueError, match=r"\(3, 2, 12\).*an update is for the same tasks"):
+            posterior.update(helpers.make_data(3))
+
     def test_the_dense_strategy_says_that_it_cannot(self, data):
         posterior = condition(helpers.DenseModel(helpers.make_model()).eval(), data)
         with pytest.raises(NotImplementedError, match="sparse AmortizedVariationalStrategy"):

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import torch
+
+
+def expands_to(shape: torch.Size, target: torch.Size) -> bool:
+    """Whether a tensor of one shape broadcasts to another without that one growing."""
+    try:
+        return torch.broadcast_shapes(shape, target) == target
+    except RuntimeError:
+        return False
