@@ -35,7 +35,8 @@ class InferenceNetwork(torch.nn.Module):
         sites are `*T x N`: GPyTorch's single-output models work by swapping two lines.
     :param hidden_sizes: Units in each hidden layer of every perceptron.
     :param activation: Class of the activations.
-    :param initial_stddev: Standard deviation of a site of one observed row before training, about.
+    :param initial_stddev: Standard deviation of a site before training, about; by default that of the prior. Sites that
+        start out confident of random values are slow to unlearn them, and one output may never be heard.
     :param min_stddev: The floor :math:`\sigma_\text{min}`.
 
     Example:
@@ -58,7 +59,7 @@ class InferenceNetwork(torch.nn.Module):
         hidden_sizes: Sequence[int] = (20, 20),
         activation: Callable[[], torch.nn.Module] = torch.nn.ReLU,
         *,
-        initial_stddev: float = 0.1,
+        initial_stddev: float = 1.0,
         min_stddev: float = 1e-3,
     ):
         super().__init__()

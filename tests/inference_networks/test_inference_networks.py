@@ -202,7 +202,7 @@ def test_a_mask_of_another_shape_is_an_error(network_class):
         ((0, 2), {}, "num_outputs and num_latents must be at least 1"),
         ((3, 0), {}, "num_outputs and num_latents must be at least 1"),
         ((3, 2, (0,)), {}, "Layer sizes must be at least 1"),
-        ((3, 2), {"min_stddev": 0.2}, "min_stddev < initial_stddev"),
+        ((3, 2), {"min_stddev": 2.0}, "min_stddev < initial_stddev"),
     ],
 )
 def test_impossible_sizes_are_errors(network_class, arguments, keywords, message):
