@@ -89,6 +89,8 @@ def test_a_single_function_without_a_latent_dimension():
     )
     assert bound.shape == (4,)
     assert bound.isfinite().all()
+    with pytest.raises(ValueError, match="diag=False"):
+        ImportanceWeightedELBO(likelihood, model, 5)(model(context.x, context=context), context.y)
 
 
 def test_inducing_points_are_an_error():
