@@ -185,8 +185,9 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         saved = state_dict.get(prefix + "inducing_points")
-        if saved is not None and saved.shape[-1:] == self.inducing_points.shape[-1:]:
-            # Their number may have been changed before saving.
+        current = self.inducing_points.shape
+        if saved is not None and saved.shape != current and saved.shape[-1:] == current[-1:]:
+            # Their number was changed before saving; otherwise the parameter stays the one that an optimizer knows.
             self.set_inducing_points(saved)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 

@@ -82,6 +82,13 @@ class TestInducingPoints:
         x, y = helpers.make_data()
         assert torch.equal(other(x, context=(x, y)).mean, model(x, context=(x, y)).mean)
 
+    def test_of_the_same_number_stay_the_parameter_that_an_optimizer_knows(self):
+        model, other = helpers.make_model(), helpers.make_model()
+        before = model.strategy.inducing_points
+        model.load_state_dict(other.state_dict())
+        assert model.strategy.inducing_points is before
+        assert torch.equal(before, other.strategy.inducing_points)
+
     def test_of_another_dimension_are_not_loaded(self):
         model = helpers.make_model()
         state = model.state_dict()
