@@ -102,8 +102,7 @@ def inverse_cholesky(matrix: Tensor) -> Tensor:
     """
     matrix = matrix.to(_working_dtype(matrix))
     chol = psd_safe_cholesky(matrix)  # (..., M, M)
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    return torch.linalg.solve_triangular(chol, identity, upper=False)  # (..., M, M)
+    return torch.linalg.solve_triangular(chol, _identity_like(chol), upper=False)  # (..., M, M)
 
 
 def whitened_cross_covariance(Luu_inv: Tensor, Kuf: Tensor) -> Tensor:
@@ -123,19 +122,17 @@ def evidence_of_sites(A: Tensor, sites: GaussianSites, mean: Tensor) -> Evidence
     # A Λ Aᵀ
     precision = (A * sites.precision.to(A.dtype).unsqueeze(-2)) @ A.mT  # (*T, K, M, M)
     # A (λg − λμ)
-    precision_mean = (A @ shift.to(A.dtype).unsqueeze(-1)).squeeze(-1)  # (*T, K, M)
+    precision_mean = _matvec(A, shift.to(A.dtype))  # (*T, K, M)
     return Evidence(precision_mean, precision)
 
 
 def whitened_posterior(evidence: Evidence) -> WhitenedPosterior:
     # B = I + A Λ Aᵀ
-    B = evidence.precision + torch.eye(
-        evidence.precision.shape[-1], dtype=evidence.precision.dtype, device=evidence.precision.device
-    )
+    B = evidence.precision + _identity_like(evidence.precision)  # (*T, K, M, M)
     # S = Rᵀ R
     R = inverse_cholesky(B)  # (*T, K, M, M)
     # m = S A (λg − λμ)
-    m = (R.mT @ (R @ evidence.precision_mean.unsqueeze(-1))).squeeze(-1)  # (*T, K, M)
+    m = _matvec(R.mT, _matvec(R, evidence.precision_mean))  # (*T, K, M)
     return WhitenedPosterior(m, R, _kl_divergence(m.square().sum(-1), R))
 
 
@@ -157,11 +154,11 @@ def dense_posterior(Kff: Tensor, sites: GaussianSites, mean: Tensor) -> DensePos
     r, h0 = h / safe_root * informative, h * ~informative  # (*T, K, N)
     # B = I + W K W
     scaled = W.unsqueeze(-1) * Kff * W.unsqueeze(-2)  # (*T, K, N, N)
-    B = scaled + torch.eye(scaled.shape[-1], dtype=scaled.dtype, device=scaled.device)
+    B = scaled + _identity_like(scaled)
     R = inverse_cholesky(B)  # (*T, K, N, N)
     # α = W B⁻¹ (r − W K h₀) + h₀, without a difference of large numbers for any precision
-    residual = (r - W * _matvec(Kff, h0)).unsqueeze(-1)  # (*T, K, N, 1)
-    alpha = W * (R.mT @ (R @ residual)).squeeze(-1) + h0  # (*T, K, N)
+    residual = r - W * _matvec(Kff, h0)  # (*T, K, N)
+    alpha = W * _matvec(R.mT, _matvec(R, residual)) + h0  # (*T, K, N)
     quadratic = (alpha * _matvec(Kff, alpha)).sum(-1)  # (*T, K)
     return DensePosterior(alpha, R * W.unsqueeze(-2), _kl_divergence(quadratic, R))
 
@@ -173,7 +170,7 @@ def rounded_product(left: Tensor, right: Tensor) -> Tensor:
 
 def predictive_mean(mean: Tensor, A: Tensor, m: Tensor) -> Tensor:
     # μ* + A*ᵀ m
-    return mean + (A.mT @ m.to(A.dtype).unsqueeze(-1)).squeeze(-1)  # (*T, K, N)
+    return mean + _matvec(A.mT, m.to(A.dtype))  # (*T, K, N)
 
 
 def predictive_root(A: Tensor, inv_cholesky: Tensor) -> Tensor:
@@ -188,6 +185,10 @@ def predictive_variance(prior_variance: Tensor, A: Tensor, C: Tensor) -> Tensor:
 
 def _matvec(matrix: Tensor, vector: Tensor) -> Tensor:
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def _identity_like(matrix: Tensor) -> Tensor:
+    return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
 
 def _exact_enough(K: Tensor) -> Tensor:

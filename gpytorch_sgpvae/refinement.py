@@ -95,7 +95,6 @@ def refine(
     context = as_context(context)
     strategy = amortized_strategy(model)
     objective = TaskELBO(likelihood, model)
-    sites = strategy.sites(context)
     if not strategy.has_sites_of_points:
         raise NotImplementedError(f"{type(strategy).__name__} has no sites of the points that could be refined.")
     if not isinstance(model.variational_strategy, (type(strategy), IndependentMultitaskVariationalStrategy)):
@@ -103,50 +102,69 @@ def refine(
             f"The likelihood sees what {type(model.variational_strategy).__name__} makes of the latent functions: only "
             "independent ones can be refined."
         )
+    sites = strategy.sites(context)
     keywords = _base_samples(model, likelihood, context, num_samples)
 
-    def bound(sites: GaussianSites) -> tuple[Tensor, MultivariateNormal]:
+    def bound(sites: GaussianSites) -> tuple[Tensor, _Marginals]:
         q_f = model(context.x, context=strategy.encode(context, sites))
-        return objective(q_f, context.y, **keywords), q_f
+        return objective(q_f, context.y, **keywords), _Marginals.of(q_f)
 
     # GPyTorch's own Gaussian likelihoods need to be told about missing targets.
     with settings.num_likelihood_samples(num_samples), settings.observation_nan_policy("fill"):
-        start, q_f = bound(sites)
+        start, marginals = bound(sites)
         elbo, rate = start, torch.ones_like(start)
         for _ in range(steps):
-            target = _natural_gradient(lambda q: likelihood.expected_log_prob(context.y, q, **keywords), q_f)
-            proposal = _mixture(sites, target, rate)
-            grown = bound(proposal)[0] > elbo  # (*T,)
-            sites = _mixture(sites, proposal, grown.to(elbo.dtype))
+            target = _natural_gradient(lambda q: likelihood.expected_log_prob(context.y, q, **keywords), marginals)
+            proposal = GaussianSites(*(_mix(old, new, rate) for old, new in _pairs(sites, target)))
+            proposed_elbo, proposed_marginals = bound(proposal)
+            grown = proposed_elbo > elbo  # (*T,)
+            kept = grown.to(elbo.dtype)
+            sites = GaussianSites(*(_mix(old, new, kept) for old, new in _pairs(sites, proposal)))
+            mean = _mix(marginals.mean, proposed_marginals.mean, kept)
+            variance = _mix(marginals.variance, proposed_marginals.variance, kept)
+            marginals = _Marginals(mean, variance, marginals.multitask)
+            elbo = torch.where(grown, proposed_elbo, elbo)
             rate = torch.where(grown, (2 * rate).clamp_max(1.0), 0.5 * rate)
-            elbo, q_f = bound(sites)
     return Refinement(Posterior(model, strategy.encode(context, sites)), elbo - start)
 
 
+class _Marginals(NamedTuple):
+    """Mean and variance of q(f) at each point (`*T x K x N`, or `*T x N` where q(f) has no latent dimension)."""
+
+    mean: Tensor
+    variance: Tensor
+    multitask: bool
+
+    @classmethod
+    def of(cls, q_f: MultivariateNormal) -> _Marginals:
+        multitask = isinstance(q_f, MultitaskMultivariateNormal)
+        return cls(*((q_f.mean.mT, q_f.variance.mT) if multitask else (q_f.mean, q_f.variance)), multitask)
+
+    def distribution(self) -> MultivariateNormal:
+        marginals = MultivariateNormal(self.mean, DiagLinearOperator(self.variance))
+        return MultitaskMultivariateNormal.from_batch_mvn(marginals) if self.multitask else marginals
+
+
 def _natural_gradient(
-    expected_log_prob: Callable[[MultivariateNormal], Tensor], q_f: MultivariateNormal
+    expected_log_prob: Callable[[MultivariateNormal], Tensor], marginals: _Marginals
 ) -> GaussianSites:
     """The sites that the likelihood would have, were it Gaussian with its present slope and curvature."""
-    multitask = isinstance(q_f, MultitaskMultivariateNormal)
     with torch.enable_grad():
-        mean = (q_f.mean.mT if multitask else q_f.mean).detach().clone().requires_grad_()  # (*T, K, N)
-        variance = (q_f.variance.mT if multitask else q_f.variance).detach().clone().requires_grad_()
-        marginals = MultivariateNormal(mean, DiagLinearOperator(variance))
-        if multitask:
-            marginals = MultitaskMultivariateNormal.from_batch_mvn(marginals)
-        slope, curvature = torch.autograd.grad(expected_log_prob(marginals).sum(), (mean, variance))
+        mean, variance = (tensor.detach().clone().requires_grad_() for tensor in (marginals.mean, marginals.variance))
+        q_f = _Marginals(mean, variance, marginals.multitask).distribution()
+        slope, curvature = torch.autograd.grad(expected_log_prob(q_f).sum(), (mean, variance))
     # A likelihood that is not log-concave may ask for a negative precision, which no site can have.
     precision = (-2 * curvature).clamp_min(0.0)
-    return GaussianSites(slope + precision * mean.detach(), precision)
+    return GaussianSites(slope + precision * marginals.mean, precision)
 
 
-def _mixture(sites: GaussianSites, other: GaussianSites, weight: Tensor) -> GaussianSites:
-    """Of the natural parameters, with a weight for each task (`*T`)."""
-    weight = weight.view(*weight.shape, *[1] * (sites.precision.dim() - weight.dim()))
-    return GaussianSites(
-        torch.lerp(sites.precision_mean, other.precision_mean, weight),
-        torch.lerp(sites.precision, other.precision, weight),
-    )
+def _mix(old: Tensor, new: Tensor, weight: Tensor) -> Tensor:
+    """Of a weight for each task (`*T`)."""
+    return torch.lerp(old, new, weight.view(*weight.shape, *[1] * (old.dim() - weight.dim())))
+
+
+def _pairs(old: GaussianSites, new: GaussianSites) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    return (old.precision_mean, new.precision_mean), (old.precision, new.precision)
 
 
 def _base_samples(

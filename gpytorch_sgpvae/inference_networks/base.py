@@ -115,6 +115,10 @@ class InferenceNetwork(torch.nn.Module):
             return GaussianSites(precision_mean.squeeze(-1), precision.squeeze(-1))
         return GaussianSites(precision_mean.mT, precision.mT)
 
+    def by_output(self, rows: Tensor) -> Tensor:
+        """From `*T x N x P` to `P x (T N) x 1`, as P networks of one number each take it."""
+        return rows.reshape(-1, self.num_outputs).mT.unsqueeze(-1)
+
     def site_parameters(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """The last layer's 2K numbers, K means and K unconstrained standard deviations, as natural parameters."""
         mean, raw_stddev = features.chunk(2, dim=-1)

@@ -52,10 +52,10 @@ class FactorNet(InferenceNetwork):
         self.initialize_stddev(self.factors.output_bias)
 
     def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.factors(y.reshape(-1, self.num_outputs).mT.unsqueeze(-1))  # (P, T N, 2 K)
-        present = observed.reshape(-1, self.num_outputs).mT.unsqueeze(-1)  # (P, T N, 1)
+        features = self.factors(self.by_output(y))  # (P, T N, 2 K)
+        present = self.by_output(observed)  # (P, T N, 1)
         # Σ_{p observed} of the natural parameters
-        natural = (parameter * present for parameter in self.site_parameters(features))
-        precision_mean, precision = (parameter.sum(0) for parameter in natural)  # (T N, K)
+        natural = self.site_parameters(features)
+        precision_mean, precision = ((parameter * present).sum(0) for parameter in natural)  # (T N, K)
         shape = (*y.shape[:-1], self.latent_size)
         return precision_mean.view(shape), precision.view(shape)  # (*T, N, K)

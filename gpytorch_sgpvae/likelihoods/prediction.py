@@ -3,13 +3,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 from torch.distributions import AffineTransform, Distribution, Normal, TransformedDistribution, constraints
 
-from .observation_models.distributions import ColumnwiseDistribution
+from .observation_models.distributions import ColumnwiseDistribution, bisect
 from .targets import as_rows, check_support, fill_missing
 
 # Random numbers are drawn for so many inputs at a time, whatever the chunk size, so that it does not change them.
@@ -267,11 +268,7 @@ def _quantile(components: Distribution, p: Tensor) -> Tensor:
         lower, upper = bounds.amin(0), bounds.amax(0)
     except NotImplementedError:
         lower, upper = _bracket(components, p)
-    # each step gains one bit: as many as the mantissa holds
-    for _ in range(53 if p.dtype == torch.float64 else 24):
-        middle = 0.5 * (lower + upper)
-        below = _cdf(components, middle) < p
-        lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+    lower, upper = bisect(partial(_cdf, components), p, lower, upper)
     # A whole number between the two is the quantile of counts, exactly; to a real quantile it is as close as the rest.
     return torch.where(upper.floor() >= lower, upper.floor(), 0.5 * (lower + upper))
 

@@ -9,7 +9,7 @@ p, for p strictly between 0 and 1, without gradients. Nothing here is validated;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -118,12 +118,7 @@ class StudentT(torch.distributions.StudentT):
         # standard quantiles depend on the degrees of freedom alone, which all samples and rows share
         df = self._shared_df
         standard = StudentT(df, torch.zeros_like(df), torch.ones_like(df))
-        lower, upper = _quantile_bounds(standard, value)
-        # each step gains one bit: as many as the mantissa holds
-        for _ in range(_mantissa_bits(lower.dtype)):
-            middle = 0.5 * (lower + upper)
-            below = standard.cdf(middle) < value
-            lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+        lower, upper = bisect(standard.cdf, value, *_quantile_bounds(standard, value))
         return self.loc + self.scale * 0.5 * (lower + upper)
 
 
@@ -220,6 +215,16 @@ def regularized_beta(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
             break
     result = factor * fraction
     return torch.where(swapped, 1 - result, result).to(dtype)
+
+
+def bisect(cdf: Callable[[Tensor], Tensor], p: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """Narrow bounds of the smallest value whose cdf is at least p, to the last bit."""
+    # each step gains one bit: as many as the mantissa holds
+    for _ in range(_mantissa_bits(lower.dtype)):
+        middle = 0.5 * (lower + upper)
+        below = cdf(middle) < p
+        lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+    return lower, upper
 
 
 def _nonzero(x: Tensor) -> Tensor:
