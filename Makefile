@@ -1,8 +1,9 @@
-# Each target sets up what it needs: a virtual environment in .venv, with the exact versions in constraints.txt.
+# Each target sets up what it needs: a virtual environment in .venv (.venv-bench for the benchmarks, which bring in other
+# people's packages), with the exact versions in constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo test bench lint format clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -13,6 +14,9 @@ demo: .venv/examples.installed ## Train on two bouncing balls, print a table, wr
 test: .venv/test.installed .venv/examples.installed ## Run the tests
 	$(BIN)/python -m pytest
 
+bench: .venv-bench/bench.installed ## Measure speed and memory beside the real peers, write benchmarks/results
+	.venv-bench/bin/python -m benchmarks
+
 lint: .venv/lint.installed ## Check style, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -22,12 +26,17 @@ format: .venv/lint.installed ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## Remove the virtual environment and caches
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Remove the virtual environments and caches
+	rm -rf .venv .venv-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.venv/bin/python:
-	$(PYTHON) -m venv .venv
+.venv/bin/python .venv-bench/bin/python: %/bin/python:
+	$(PYTHON) -m venv $*
 
 .venv/%.installed: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
+	touch $@
+
+.venv-bench/bench.installed: .venv-bench/bin/python pyproject.toml constraints.txt benchmarks/peers.txt
+	.venv-bench/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[examples]' \
+		--requirement benchmarks/peers.txt
 	touch $@

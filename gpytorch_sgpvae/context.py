@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -205,6 +206,24 @@ class Context:
         y = torch.where(self.observed, self.filled, torch.nan)
         x, y = (tensor.gather(-2, rows.expand(*rows.shape[:-1], tensor.shape[-1])) for tensor in (x, y))
         return Context(x, self._like_y(y))
+
+    def split(self, chunk_size: int) -> Iterator[Context]:
+        """
+        This context in pieces, one after the other. They are views: they take no memory of their own.
+
+        :param chunk_size: Number of points in each; the last may have fewer.
+        """
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
+        for start in range(0, max(self.num_points, 1), chunk_size):
+            length = min(chunk_size, self.num_points - start)
+            chunk = copy.copy(self)
+            chunk.x, chunk.filled, chunk.observed = (
+                tensor.narrow(-2, start, length) for tensor in (self.x, self.filled, self.observed)
+            )
+            chunk.y = self.y.narrow(-1 if self._one_output_without_dimension else -2, start, length)
+            chunk._given_x, chunk._given_version = chunk.x, _version(chunk.x)
+            yield chunk
 
     def _like_y(self, rows: Tensor) -> Tensor:
         """Outputs of `*T x N x P` as the given ones came, without the last dimension for one output."""

@@ -447,7 +447,9 @@ class TestTheorem6:
         tolerance = 1e-8 if dtype == torch.float64 else 1e-6 * scale
         assert_close(total.precision, everything.precision, torch.float64, tolerance)
         assert_close(total.precision_mean, everything.precision_mean, torch.float64, tolerance)
-        assert_close(whitened_posterior(total).mean, whitened_posterior(everything).mean, torch.float64, tolerance)
+        assert_close(
+            whitened_posterior(total).weights, whitened_posterior(everything).weights, torch.float64, tolerance
+        )
 
 
 class TestTheorem7:
@@ -537,7 +539,7 @@ class TestTheorem8:
         precision = torch.tensor([0.0, 1.0, 0.0, 2.0], dtype=torch.float64, requires_grad=True)
         sites = helpers.GaussianSites(precision_mean=2 * precision, precision=precision)
         posterior = whitened_posterior(evidence_of_sites(A, sites, torch.zeros(4, dtype=torch.float64)))
-        (gradient,) = torch.autograd.grad(posterior.kl_divergence + posterior.mean.sum(), precision)
+        (gradient,) = torch.autograd.grad(posterior.kl_divergence + posterior.weights.sum(), precision)
         assert gradient.isfinite().all()
 
 

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import torch
+from gpytorch import settings
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import Likelihood
 from gpytorch.mlls import MarginalLogLikelihood
 from gpytorch.models import ApproximateGP
 from torch import Tensor
+
+from ..context import Context
+from ..recompute import recomputed
+from ..variational.posterior import amortized_strategy
 
 
 class TaskELBO(MarginalLogLikelihood):
@@ -55,6 +62,46 @@ class TaskELBO(MarginalLogLikelihood):
         :param kwargs: Passed to the likelihood's `expected_log_prob`.
         :return: (`*T`)
         """
+        return self._add_global_terms(self._expected_log_prob(variational_dist_f, target, **kwargs))
+
+    def chunked(
+        self,
+        context: Context,
+        chunk_size: int,
+        seen: Context | None = None,
+        base_samples: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        r"""
+        The bound of the model's own q(f) at a context's inputs, in the memory of one chunk of points: each chunk is
+        computed again in the backward pass. The values and gradients are those of :meth:`forward`.
+
+        :param context: The tasks, whose points may be millions.
+        :param chunk_size: Number of points in a chunk.
+        :param seen: What the model is conditioned on, if not the context itself.
+        :param base_samples: Standard normal samples for the likelihood (`S x *T x N x K`).
+        :param kwargs: Passed to the likelihood's `expected_log_prob`.
+        :return: (`*T`)
+        """
+        encoding = amortized_strategy(self.model).encode(context if seen is None else seen, chunk_size=chunk_size)
+        num_samples = settings.num_likelihood_samples.value()
+        nan_policy = settings.observation_nan_policy.value()
+
+        def expected_log_prob(chunk: Context, keywords: dict[str, Any]) -> tuple[Tensor]:
+            # as now, also where the backward pass runs outside of the caller's settings
+            with settings.num_likelihood_samples(num_samples), settings.observation_nan_policy(nan_policy):
+                return (self._expected_log_prob(self.model(chunk.x, context=encoding), chunk.y, **keywords),)
+
+        parts = []
+        for i, chunk in enumerate(context.split(chunk_size)):
+            keywords = dict(kwargs)
+            if base_samples is not None:
+                keywords["base_samples"] = base_samples.narrow(-2, i * chunk_size, chunk.num_points)
+            parts += recomputed(partial(expected_log_prob, chunk, keywords))
+        return self._add_global_terms(torch.stack(parts).sum(0))
+
+    def _expected_log_prob(self, variational_dist_f: MultivariateNormal, target: Tensor, **kwargs: Any) -> Tensor:
+        """Of all points together (`*T`)."""
         mean, num_points = variational_dist_f.mean, variational_dist_f.event_shape[0]
         if len(variational_dist_f.event_shape) == 1 and target.dim() == mean.dim() + 1 and target.shape[-1] == 1:
             # One output as a column: GPyTorch's likelihoods would broadcast it against q(f) to N x N.
@@ -67,8 +114,11 @@ class TaskELBO(MarginalLogLikelihood):
                 f"{(*variational_dist_f.batch_shape, num_points)}, one per point. A likelihood for one output needs a "
                 "model with num_latents=None."
             )
-        elbo = log_probs.sum(-1)
-        elbo = elbo - self.beta * self.model.variational_strategy.kl_divergence()
+        return log_probs.sum(-1)
+
+    def _add_global_terms(self, expected_log_prob: Tensor) -> Tensor:
+        """What is not a sum over points (`*T`)."""
+        elbo = expected_log_prob - self.beta * self.model.variational_strategy.kl_divergence()
         for added_loss_term in self.model.added_loss_terms():
             elbo = elbo - added_loss_term.loss() / self.num_tasks
         for _, module, prior, closure, _ in self.named_priors():

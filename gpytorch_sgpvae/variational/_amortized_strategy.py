@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import torch
@@ -46,6 +47,8 @@ class _AmortizedStrategy(_VariationalStrategy):
     inducing_points: Tensor
     # Whether each point of a context has a site of its own.
     has_sites_of_points = True
+    # Whether a context can be taken in piece by piece.
+    encodes_in_chunks = False
 
     def __init__(
         self,
@@ -91,17 +94,32 @@ class _AmortizedStrategy(_VariationalStrategy):
         return self._variational_distribution(as_context(context))
 
     def encode(
-        self, context: Context | tuple[Tensor, Tensor], sites: GaussianSites | None = None, **kwargs: Any
+        self,
+        context: Context | tuple[Tensor, Tensor],
+        sites: GaussianSites | None = None,
+        chunk_size: int | None = None,
+        **kwargs: Any,
     ) -> Encoding:
         """
         Condition on a context: everything about it that q(f) depends on.
 
         :param context: The context.
         :param sites: Its sites, if not those that the network makes of it.
+        :param chunk_size: Take in so many points at a time, and compute each chunk again in the backward pass: the
+            same answer and the same gradients in the memory of one chunk. The sites are then the network's.
         :param kwargs: Passed to the model's `forward`.
         """
         context = self._checked(context)
+        if chunk_size is not None and sites is None:
+            return self._encode_chunks(context.split(chunk_size), **kwargs)
         return self._encode(context, self.sites(context) if sites is None else sites, **kwargs)[0]
+
+    def _encode_chunks(self, chunks: Iterable[Context], **kwargs: Any) -> Encoding:
+        """The encoding of all chunks of a context together."""
+        raise NotImplementedError(
+            f"{type(self).__name__} takes in all points of a context together: chunk_size is for the sparse "
+            "AmortizedVariationalStrategy (SGPVAE)."
+        )
 
     @property
     def last_encoding(self) -> Encoding:
@@ -257,6 +275,8 @@ class _AmortizedStrategy(_VariationalStrategy):
 
     def _check_tasks(self, x: Tensor, encoding: Encoding) -> None:
         tasks = encoding.tasks if self.num_latents is None else encoding.tasks[:-1]
+        if x.shape[:-2] == tasks:
+            return
         try:
             torch.broadcast_shapes(x.shape[:-2], tasks)
         except RuntimeError:

@@ -45,4 +45,6 @@ def _kl_amortized_prior(q: AmortizedMultivariateNormal, p: AmortizedPrior) -> Te
         return torch.distributions.kl_divergence(
             MultivariateNormal(q.loc, q.lazy_covariance_matrix), MultivariateNormal(p.loc, p.lazy_covariance_matrix)
         )
+    if q.batch_shape == p.batch_shape:
+        return q.prior_kl
     return q.prior_kl.expand(torch.broadcast_shapes(q.batch_shape, p.batch_shape))

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial, reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import ApproximateGP
-from linear_operator.operators import (
-    DiagLinearOperator,
-    LinearOperator,
-    MatmulLinearOperator,
-    RootLinearOperator,
-    SumLinearOperator,
-)
+from linear_operator.operators import DiagLinearOperator, LinearOperator, RootLinearOperator
 from torch import Tensor
 
 from ..conditionals import (
@@ -20,18 +17,18 @@ from ..conditionals import (
     WhitenedPosterior,
     evidence_of_sites,
     inverse_cholesky,
-    predictive_mean,
-    predictive_root,
-    predictive_variance,
+    shift_and_shrinkage,
     whitened_cross_covariance,
     whitened_posterior,
 )
 from ..context import Context
+from ..recompute import recomputed
 from ..shapes import expands_to
 from ..sites import GaussianSites
 from ._amortized_strategy import Encoding, _AmortizedStrategy
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .amortized_variational_distribution import AmortizedVariationalDistribution
+from .posterior_covariance import PosteriorCovariance
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +49,7 @@ class SparseEncoding(Encoding):
 
     @property
     def tasks(self) -> torch.Size:
-        return self.posterior.mean.shape[:-1]
+        return self.posterior.weights.shape[:-1]
 
     def state_dict(self) -> dict[str, Tensor]:
         return {
@@ -129,6 +126,8 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
         https://arxiv.org/abs/2010.10177
     """
 
+    encodes_in_chunks = True
+
     def __init__(
         self,
         model: ApproximateGP,
@@ -171,16 +170,13 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
         The encoding of all that an encoding has seen and a further context, in :math:`O(T K (N M^2 + M^3))` for the N
         new points: evidence adds.
         """
-        context = self._checked(context)
-        locations = self._site_locations(context, encoding.inducing_points)
-        at_sites = self._prior_at(locations, encoding.inducing_points, encoding.Luu_inv)
-        sites = self._sites_seen_from(context, encoding.inducing_points)
-        if not expands_to(sites.shape[:-1], encoding.tasks):
+        further = self._evidence(self._checked(context), encoding.inducing_points, encoding.Luu_inv)
+        if not expands_to(further.precision_mean.shape[:-1], encoding.tasks):
             raise ValueError(
-                f"The further context has sites of shape {tuple(sites.shape)}, but what was seen before is of the "
-                f"tasks and latent functions {tuple(encoding.tasks)}: an update is for the same tasks."
+                f"The further context is of the tasks and latent functions {tuple(further.precision_mean.shape[:-1])}, "
+                f"but what was seen before of {tuple(encoding.tasks)}: an update is for the same tasks."
             )
-        evidence = encoding.evidence + evidence_of_sites(at_sites.A, sites, at_sites.mean)
+        evidence = encoding.evidence + further
         return SparseEncoding(encoding.inducing_points, encoding.Luu_inv, evidence, whitened_posterior(evidence))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -199,6 +195,21 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
         encoding = SparseEncoding(self.inducing_points, Luu_inv, evidence, whitened_posterior(evidence))
         return encoding, at_sites if locations is context.x else None
 
+    def _encode_chunks(self, chunks: Iterable[Context], **kwargs: Any) -> SparseEncoding:
+        Luu_inv = self._inverse_cholesky_factor(**kwargs)
+
+        def natural_parameters(chunk: Context) -> tuple[Tensor, Tensor]:
+            evidence = self._evidence(chunk, self.inducing_points, Luu_inv, **kwargs)
+            return evidence.precision_mean, evidence.precision
+
+        evidence = reduce(add, (Evidence(*recomputed(partial(natural_parameters, chunk))) for chunk in chunks))
+        return SparseEncoding(self.inducing_points, Luu_inv, evidence, whitened_posterior(evidence))
+
+    def _evidence(self, context: Context, inducing_points: Tensor, Luu_inv: Tensor, **kwargs: Any) -> Evidence:
+        locations = self._site_locations(context, inducing_points)
+        at_sites = self._prior_at(locations, inducing_points, Luu_inv, **kwargs)
+        return evidence_of_sites(at_sites.A, self._sites_seen_from(context, inducing_points), at_sites.mean)
+
     def _sites_seen_from(self, context: Context, inducing_points: Tensor) -> GaussianSites:
         """The sites of a context; these here do not know of the inducing points."""
         return self.sites(context)
@@ -212,25 +223,21 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
     ) -> MultivariateNormal:
         if at_x is None:
             at_x = self._prior_at(x, encoding.inducing_points, encoding.Luu_inv, **kwargs)
-        mean = predictive_mean(at_x.mean, at_x.A, encoding.posterior.mean)  # (*T, K, N)
-        C = predictive_root(at_x.A, encoding.posterior.inv_cholesky)  # (*T, K, M, N)
+        shift, shrinkage = shift_and_shrinkage(at_x.A, encoding.posterior)
+        mean, variance = at_x.mean + shift, at_x.covar.diagonal(dim1=-1, dim2=-2) - shrinkage  # (*T, K, N)
         if diag:
-            prior_variance = at_x.covar.diagonal(dim1=-1, dim2=-2)
-            return MultivariateNormal(mean, DiagLinearOperator(predictive_variance(prior_variance, at_x.A, C)))
-        A = at_x.A.expand(C.shape)
-        prior_covar = at_x.covar.expand(*C.shape[:-2], *at_x.covar.shape[-2:])
-        # K** − A*ᵀ A* + A*ᵀ S A*, whose diagonal is cheap
-        covar = SumLinearOperator(prior_covar, MatmulLinearOperator(-A.mT, A), RootLinearOperator(C.mT))
-        return MultivariateNormal(mean, covar)
+            return MultivariateNormal(mean, DiagLinearOperator(variance))
+        reduction = encoding.posterior.reduction.to(variance.dtype)
+        return MultivariateNormal(mean, PosteriorCovariance(at_x.covar, at_x.A, reduction, variance))
 
     def _q_u(self, encoding: SparseEncoding) -> AmortizedMultivariateNormal:  # type: ignore[override]
         """q(v), whitened."""
-        mean, R, kl_divergence = (tensor.to(self.inducing_points.dtype) for tensor in encoding.posterior)
+        mean, _, R, kl_divergence = (tensor.to(self.inducing_points.dtype) for tensor in encoding.posterior)
         return AmortizedMultivariateNormal(mean, RootLinearOperator(R.mT), prior_kl=kl_divergence)
 
     def _p_u(self, encoding: SparseEncoding | None) -> AmortizedPrior:  # type: ignore[override]
         """p(v), whitened."""
-        shape = self._variational_distribution.shape() if encoding is None else encoding.posterior.mean.shape
+        shape = self._variational_distribution.shape() if encoding is None else encoding.posterior.weights.shape
         zeros = torch.zeros(shape, dtype=self.inducing_points.dtype, device=self.inducing_points.device)
         return AmortizedPrior(zeros, DiagLinearOperator(torch.ones_like(zeros)))
 

@@ -5,18 +5,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from gpytorch import settings
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import ApproximateGP
 from linear_operator import to_linear_operator
-from linear_operator.operators import DiagLinearOperator, LinearOperator, MatmulLinearOperator, SumLinearOperator
+from linear_operator.operators import DiagLinearOperator, LinearOperator
 from torch import Tensor
 
-from ..conditionals import DensePosterior, dense_posterior, rounded_product
+from ..conditionals import DensePosterior, dense_posterior, shift_and_shrinkage
 from ..context import Context
 from ..sites import GaussianSites
 from ._amortized_strategy import Encoding, _AmortizedStrategy
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .amortized_variational_distribution import AmortizedVariationalDistribution
+from .posterior_covariance import PosteriorCovariance
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,18 +136,22 @@ class DenseAmortizedVariationalStrategy(_AmortizedStrategy):
     def _predict(  # type: ignore[override]
         self, x: Tensor, encoding: DenseEncoding, at_x: _PriorAt | None, diag: bool, **kwargs: Any
     ) -> MultivariateNormal:
+        posterior = encoding.posterior
         if at_x is None:
             at_x = self._prior_at(x, encoding.x, **kwargs)
-        weights, root, _ = encoding.posterior
-        # μ* + K_*f α
-        mean = at_x.mean + rounded_product(weights.unsqueeze(-2), at_x.Kfs).squeeze(-2)  # (*T, K, N*)
-        # C = G K_f*, so that Cᵀ C = K_*f W B⁻¹ W K_f*
-        C = rounded_product(root, at_x.Kfs)  # (*T, K, N, N*)
+            # in the working dtype: P holds entries as large as the precisions, whose rounding would cost digits
+            shift, shrinkage = shift_and_shrinkage(at_x.Kfs.to(posterior.reduction.dtype), posterior)
+            variance = at_x.covar.diagonal(dim1=-1, dim2=-2) - shrinkage  # (*T, K, N*)
+        else:
+            shift, variance = posterior.shift, posterior.variance  # (*T, K, N)
+        mean = at_x.mean + shift.to(at_x.mean.dtype)  # (*T, K, N*)
+        if variance.dtype != mean.dtype:
+            # known better than in the model's dtype, in which GPyTorch takes anything below this for a failure
+            variance = variance.to(mean.dtype).clamp_min(settings.min_variance.value(mean.dtype))
         if diag:
-            variance = at_x.covar.diagonal(dim1=-1, dim2=-2) - C.square().sum(-2)
             return MultivariateNormal(mean, DiagLinearOperator(variance))
-        prior_covar = at_x.covar.expand(*C.shape[:-2], *at_x.covar.shape[-2:])
-        return MultivariateNormal(mean, SumLinearOperator(prior_covar, MatmulLinearOperator(-C.mT, C)))
+        reduction = posterior.reduction.to(mean.dtype)
+        return MultivariateNormal(mean, PosteriorCovariance(at_x.covar, at_x.Kfs, reduction, variance))
 
     def _prior_at(self, x: Tensor, context_x: Tensor, **kwargs: Any) -> _PriorAt:
         if x.shape[-1] != context_x.shape[-1]:
@@ -165,14 +171,11 @@ class DenseAmortizedVariationalStrategy(_AmortizedStrategy):
 
     def _q_u(self, encoding: DenseEncoding) -> AmortizedMultivariateNormal:  # type: ignore[override]
         """q(f) at the context's inputs; its covariance is lazy, and mostly nobody looks at it."""
-        weights, root, kl_divergence = (tensor.to(encoding.prior.loc.dtype) for tensor in encoding.posterior)
-        covar = encoding.prior.lazy_covariance_matrix
-        mean = encoding.prior.loc + (covar @ weights.unsqueeze(-1)).squeeze(-1)  # (*T, K, N)
-        covar = covar.expand(*root.shape[:-2], *covar.shape[-2:])
-        right = MatmulLinearOperator(root, covar)  # G K
-        left = MatmulLinearOperator(covar, -root.mT)
-        q_covar = SumLinearOperator(covar, MatmulLinearOperator(left, right))
-        return AmortizedMultivariateNormal(mean, q_covar, prior_kl=kl_divergence)
+        prior = encoding.prior
+        _, reduction, kl_divergence, shift, variance = (tensor.to(prior.loc.dtype) for tensor in encoding.posterior)
+        Kff = prior.lazy_covariance_matrix  # (*T, K, N, N)
+        covar = PosteriorCovariance(Kff, Kff.to_dense(), reduction, variance)
+        return AmortizedMultivariateNormal(prior.loc + shift, covar, prior_kl=kl_divergence)
 
     def _p_u(self, encoding: DenseEncoding | None) -> AmortizedPrior:  # type: ignore[override]
         if encoding is None:

@@ -107,7 +107,9 @@ class Posterior:
         return cls(model, SparseEncoding.from_state_dict(state_dict))
 
 
-def condition(model: torch.nn.Module, context: Context | tuple[Tensor, Tensor]) -> Posterior:
+def condition(
+    model: torch.nn.Module, context: Context | tuple[Tensor, Tensor], chunk_size: int | None = None
+) -> Posterior:
     r"""
     Condition a trained model on a task, seen or unseen, in one forward pass of its network.
 
@@ -115,8 +117,9 @@ def condition(model: torch.nn.Module, context: Context | tuple[Tensor, Tensor]) 
         posterior is detached from the parameters' graph, as GPyTorch's caches for predictions are
         (:class:`gpytorch.settings.detach_test_caches`).
     :param context: What was observed.
+    :param chunk_size: Take in so many points at a time: the same answer in less memory, for the sparse strategy.
     """
-    encoding = amortized_strategy(model).encode(context)
+    encoding = amortized_strategy(model).encode(context, chunk_size=chunk_size)
     return Posterior(model, encoding if model.training else encoding.for_prediction())
 
 

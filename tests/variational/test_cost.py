@@ -108,3 +108,42 @@ def test_the_networks_of_all_outputs_are_evaluated_together():
                 network(y, y > 0)
             counts.append(counter.count)
         assert counts[0] == counts[1]
+
+
+class LargeProducts(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts the multiplications of matrix products, in units of (M x M)(M x N) for each latent function and task."""
+
+    def __init__(self, unit):
+        super().__init__()
+        self.unit, self.multiplications = unit, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.name in ("aten::bmm", "aten::mm"):
+            left, right = args[:2]
+            self.multiplications += left.numel() * right.shape[-1]
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def count(self):
+        return self.multiplications / self.unit
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_a_training_step_has_seven_products_of_m_by_m_by_n(tasks):
+    """Of A, A Λ Aᵀ and F A forward; of the first two and one each of the others backward."""
+    N, M, K = 3000, 60, 2
+    model, likelihood = helpers.make_model(1, K, M), helpers.make_likelihood(1)
+    context = Context(*helpers.make_data(tasks, num_points=N, num_outputs=1))
+    with LargeProducts(tasks * K * M * M * N) as products:
+        training_step(model, likelihood, context)
+    assert 7 <= products.count < 8
+
+
+def test_a_dense_training_step_has_four_products_of_n_by_n_by_n():
+    """P K forward; K E, E V Eᵀ and E P backward."""
+    N, K = 300, 2
+    model, likelihood = helpers.DenseModel(helpers.make_model(1, K)), helpers.make_likelihood(1)
+    context = Context(*helpers.make_data(num_points=N, num_outputs=1))
+    with LargeProducts(K * N**3) as products:
+        training_step(model, likelihood, context)
+    assert 4 <= products.count < 4.5

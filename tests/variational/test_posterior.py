@@ -138,7 +138,7 @@ class TestUpdate:
     def test_other_tasks_are_an_error(self, tasks):
         model = helpers.make_model().eval()
         posterior = condition(model, helpers.make_data(*tasks))
-        with pytest.raises(ValueError, match=r"\(3, 2, 12\).*an update is for the same tasks"):
+        with pytest.raises(ValueError, match=r"\(3, 2\).*an update is for the same tasks"):
             posterior.update(helpers.make_data(3))
 
     def test_the_dense_strategy_says_that_it_cannot(self, data):

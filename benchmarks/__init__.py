@@ -1,0 +1,1 @@
+"""Speed, memory and accuracy of gpytorch_sgpvae, beside the authors' package and GPyTorch's own SVGP."""

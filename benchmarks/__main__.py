@@ -1,0 +1,78 @@
+"""
+Measure speed, memory and accuracy, beside the authors' package (where it is installed) and GPyTorch's own SVGP.
+
+    python -m benchmarks                               # everything; as `make bench` does
+    python -m benchmarks shapes --shapes weather eeg   # one study, two shapes
+    python -m benchmarks --quick                       # does it all run? takes seconds
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from .shapes import SHAPES
+from .studies import STUDIES
+from .study import Options
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parsed = parse_arguments(arguments)
+    torch.set_num_threads(parsed.threads)
+    options = Options(
+        shapes={key: SHAPES[key].shrunk() if parsed.quick else SHAPES[key] for key in parsed.shapes},
+        repeats=parsed.repeats or (2 if parsed.quick else 11),
+        threads=parsed.threads,
+        quick=parsed.quick,
+        gpu_tflops=parsed.gpu_tflops,
+    )
+    # A quick run never writes over results.
+    folder = parsed.output or (Path(tempfile.mkdtemp(prefix="benchmarks-")) if parsed.quick else RESULTS)
+    for name in parsed.studies or STUDIES:
+        print(STUDIES[name](options).write(name, folder, options), flush=True)
+    print(f"The files are in {folder}.")
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "studies", nargs="*", metavar="study", help=f"which to run: {', '.join(STUDIES)} (default: all)"
+    )
+    parser.add_argument(
+        "--shapes",
+        nargs="+",
+        choices=SHAPES,
+        default=list(SHAPES),
+        help="of the studies `shapes` and `accuracy` (default: all)",
+    )
+    parser.add_argument("--threads", type=int, default=1, help="of torch (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, help="rounds that are measured (default: 11, or 2 with --quick)")
+    parser.add_argument(
+        "--gpu-tflops",
+        type=float,
+        default=10.0,
+        help="product rate in float64 of the GPU that predictions assume (default: %(default)s)",
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs: no results")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help=f"folder of the results (default: {RESULTS}, or a temporary one with --quick)",
+    )
+    parsed = parser.parse_args(arguments)
+    unknown = set(parsed.studies) - set(STUDIES)
+    if unknown:
+        parser.error(f"there is no study {', '.join(sorted(unknown))}: choose from {', '.join(STUDIES)}")
+    return parsed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""The studies, by the name that the command line knows them by."""
+
+from . import accuracy, coefficients, growth, memory, reach, shapes
+
+STUDIES = {
+    "shapes": shapes.run,
+    "accuracy": accuracy.run,
+    "growth": growth.run,
+    "reach": reach.run,
+    "memory": memory.run,
+    "coefficients": coefficients.run,
+}

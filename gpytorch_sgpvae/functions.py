@@ -1,0 +1,272 @@
+r"""
+Functions whose gradients are written by hand, as in :mod:`gpytorch.functions`: their backward passes are the few
+products that the mathematics asks for, instead of those that the chain rule finds step by step through Cholesky
+factors and triangular solves. A bar is the gradient of the loss, :math:`\bar B = \partial \text{loss} / \partial B`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gpytorch.settings import _linalg_dtype_cholesky
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+from torch.autograd import Function
+
+# Below this a site is as good as linear: its precision times any latent value squared is beyond float64's sight.
+SMALLEST_PRECISION = 1e-12
+
+
+class InverseCholesky(Function):
+    r"""
+    :math:`R = \mathrm{chol}(B)^{-1}`, in the working dtype. With :math:`\Phi` the lower triangle and half of the
+    diagonal,
+
+    .. math::
+
+        \bar B = -R^\top \, \Phi(\bar R R^\top) \, R
+    """
+
+    @staticmethod
+    def forward(ctx: Any, B: Tensor) -> Tensor:
+        chol = psd_safe_cholesky(B.to(working_dtype(B)))  # (..., M, M)
+        R = torch.linalg.solve_triangular(chol, identity_like(chol), upper=False)  # (..., M, M)
+        ctx.dtype = B.dtype
+        ctx.save_for_backward(R)
+        return R
+
+    @staticmethod
+    def backward(ctx: Any, R_bar: Tensor) -> Tensor:
+        (R,) = ctx.saved_tensors
+        return _inverse_cholesky_backward(R, R_bar).to(ctx.dtype)
+
+
+class WhitenedPosterior(Function):
+    r"""
+    From :math:`A \Lambda A^\top` and :math:`b = A (\lambda g - \lambda \mu_f)` to m, R, F and KL, where
+
+    .. math::
+
+        B = I + A \Lambda A^\top, \quad R = \mathrm{chol}(B)^{-1}, \quad S = R^\top R, \quad m = S b, \quad
+        F = I - S, \quad \mathrm{KL} = \tfrac 1 2 \left( \mathrm{tr} S + m^\top m - M + \log |B| \right)
+
+    .. math::
+
+        \bar b = S (\bar m + \kappa m), \qquad
+        \bar B = S \left( \bar F - \tfrac 1 2 \kappa I \right) S + \tfrac 1 2 \kappa S - \bar b m^\top, \qquad
+        \kappa = \overline{\mathrm{KL}}
+    """
+
+    @staticmethod
+    def forward(ctx: Any, precision: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        R = InverseCholesky.forward(ctx, precision + identity_like(precision))  # (..., M, M)
+        S = R.mT @ R  # (..., M, M)
+        m = matvec(S, b)  # (..., M)
+        F = identity_like(S) - S  # (..., M, M)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(R, F, m)
+        return m, R, F, _kl_divergence(R, m.square().sum(-1))
+
+    @staticmethod
+    def backward(
+        ctx: Any, m_bar: Tensor | None, R_bar: Tensor | None, F_bar: Tensor | None, kl_bar: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        R, F, m = ctx.saved_tensors
+        eye = identity_like(F)
+        S = eye - F
+        m_bar = torch.zeros_like(m) if m_bar is None else m_bar
+        F_bar = torch.zeros_like(F) if F_bar is None else F_bar
+        B_bar = torch.zeros_like(F)
+        if kl_bar is not None:
+            kl_bar = kl_bar.unsqueeze(-1)
+            m_bar = m_bar + kl_bar * m
+            half = 0.5 * kl_bar.unsqueeze(-1)
+            F_bar = F_bar - half * eye
+            B_bar = half * S
+        b_bar = matvec(S, m_bar)  # (..., M)
+        B_bar = B_bar + S @ F_bar @ S - outer(b_bar, m)  # (..., M, M)
+        if R_bar is not None:
+            B_bar = B_bar + _inverse_cholesky_backward(R, R_bar)
+        return B_bar, b_bar
+
+
+class DensePosterior(Function):
+    r"""
+    From K, :math:`\lambda` and :math:`h = \lambda g - \lambda \mu_f` to :math:`\alpha`, P, KL, the posterior mean less
+    the prior's, :math:`\delta = K \alpha`, and the posterior variance, :math:`\mathrm{diag} \Sigma`, where
+
+    .. math::
+
+        W = \Lambda^{1/2}, \quad B = I + W K W, \quad P = W B^{-1} W, \quad \alpha = E h, \quad E = I - P K, \quad
+        \Sigma = K E
+
+    .. math::
+
+        \mathrm{KL} = \tfrac 1 2 \left( \mathrm{tr} B^{-1} + \alpha^\top \delta - N + \log |B| \right)
+
+    As :math:`d \Sigma = E^\top dK E - \Sigma \, d\Lambda \, \Sigma` and :math:`dP = E \, d\Lambda E^\top - P \, dK P`,
+    with :math:`\kappa = \overline{\mathrm{KL}}`, :math:`a = \bar \alpha + \kappa \delta`, :math:`\bar V` the gradient of
+    the variance as a diagonal matrix and :math:`X = \bar P - \tfrac 1 2 \kappa K`,
+
+    .. math::
+
+        \bar h &= \Sigma \bar \delta + E^\top a \\
+        \bar K &= E \bar V E^\top + (E \bar \delta - P a + \tfrac 1 2 \kappa \alpha) \alpha^\top - P X P \\
+        \bar \lambda &= \mathrm{diag} \left( E^\top X E + \tfrac 1 2 \kappa \Sigma - \Sigma \bar V \Sigma \right)
+        - \bar h \circ \delta
+
+    in which no root of a precision is left: any of them may be 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, K: Tensor, precision: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+        informative = precision > SMALLEST_PRECISION
+        safe_root = torch.where(informative, precision, 1.0).sqrt()
+        W = safe_root * informative  # (..., N)
+        # h = W r + h₀, where h₀ is of the points whose precision is as good as 0
+        r, h0 = h / safe_root * informative, h * ~informative  # (..., N)
+        eye = identity_like(K)
+        WKW = W.unsqueeze(-1) * K * W.unsqueeze(-2)
+        chol = psd_safe_cholesky(WKW + eye)  # (..., N, N)
+        B_inv = torch.cholesky_inverse(chol)  # (..., N, N)
+        P = W.unsqueeze(-1) * B_inv * W.unsqueeze(-2)  # (..., N, N)
+        # α = W B⁻¹ (r − W K h₀) + h₀, without a difference of large numbers for any precision
+        alpha = W * matvec(B_inv, r - W * matvec(K, h0)) + h0  # (..., N)
+        delta = matvec(K, alpha)  # (..., N)
+        E = eye - P @ K  # (..., N, N)
+        trace = B_inv.diagonal(dim1=-2, dim2=-1).sum(-1)
+        half_log_det = chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        kl_divergence = 0.5 * (trace + (alpha * delta).sum(-1) - K.shape[-1]) + half_log_det
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(K, P, E, alpha, delta)
+        return alpha, P, kl_divergence, delta, (K * E).sum(-2)
+
+    @staticmethod
+    def backward(ctx: Any, *bars: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        alpha_bar, P_bar, kl_bar, delta_bar, variance_bar = bars
+        K, P, E, alpha, delta = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            E = identity_like(K) - P @ K  # the backward pass is itself to be differentiated
+        zeros = torch.zeros_like(alpha)
+        half_kl = zeros[..., :1] if kl_bar is None else 0.5 * kl_bar.unsqueeze(-1)  # (..., 1)
+        a = 2 * half_kl * delta if alpha_bar is None else alpha_bar + 2 * half_kl * delta  # (..., N)
+        delta_bar = zeros if delta_bar is None else delta_bar
+        V_bar = zeros if variance_bar is None else variance_bar
+        Sigma = K @ E  # (..., N, N)
+        h_bar = matvec(Sigma, delta_bar) + matvec(E.mT, a)
+        K_bar = outer(matvec(E, delta_bar) - matvec(P, a) + half_kl * alpha, alpha)
+        K_bar = K_bar + (E * V_bar.unsqueeze(-2)) @ E.mT
+        precision_bar = -matvec(Sigma.square(), V_bar) - h_bar * delta
+        if P_bar is None:
+            # P K P = P − E P, and tr E dΛ Σ of the trace
+            K_bar = K_bar + half_kl.unsqueeze(-1) * (P - E @ P)
+            precision_bar = precision_bar + half_kl * (Sigma.diagonal(dim1=-2, dim2=-1) - (Sigma * E).sum(-2))
+        else:
+            X = P_bar - half_kl.unsqueeze(-1) * K
+            XE = X @ E
+            K_bar = K_bar - P @ X @ P
+            precision_bar = precision_bar + (E * XE).sum(-2) + half_kl * Sigma.diagonal(dim1=-2, dim2=-1)
+        return _like(K, K_bar), _like(alpha, precision_bar), _like(alpha, h_bar)
+
+
+class Evidence(Function):
+    r"""
+    :math:`A \Lambda A^\top` and :math:`b = A h`, in the working dtype. With :math:`P = (\bar B + \bar B^\top) A`,
+
+    .. math::
+
+        \bar A = P \Lambda + \bar b h^\top, \qquad
+        \bar \lambda_n = \tfrac 1 2 \mathbf a_n^\top \mathbf p_n, \qquad
+        \bar h = A^\top \bar b
+    """
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, precision: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(A, precision, h)
+        dtype = working_dtype(A)
+        A, precision, h = A.to(dtype), precision.to(dtype), h.to(dtype)
+        return (A * precision.unsqueeze(-2)) @ A.mT, matvec(A, h)
+
+    @staticmethod
+    def backward(ctx: Any, B_bar: Tensor, b_bar: Tensor) -> tuple[Tensor, ...]:
+        A, precision, h = ctx.saved_tensors
+        B_bar, b_bar = B_bar.to(A.dtype), b_bar.to(A.dtype)
+        P = (B_bar + B_bar.mT) @ A  # (..., M, N)
+        precision_bar = 0.5 * (A * P).sum(-2)  # (..., N)
+        A_bar = _add_outer(_scale_columns(P, precision), b_bar, h)  # (..., M, N)
+        return _like(A, A_bar), _like(precision, precision_bar), _like(h, matvec(A.mT, b_bar))
+
+
+class Marginals(Function):
+    r"""
+    :math:`A^\top m` and the diagonal of :math:`A^\top F A`, for a symmetric F:
+
+    .. math::
+
+        \bar A = m \bar \mu^\top + 2 F A \bar V, \qquad
+        \bar m = A \bar \mu, \qquad
+        \bar F = A \bar V A^\top
+    """
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, m: Tensor, F: Tensor) -> tuple[Tensor, Tensor]:
+        FA = F @ A  # (..., M, N)
+        ctx.save_for_backward(A, m, F, FA)
+        return matvec(A.mT, m), (A * FA).sum(-2)
+
+    @staticmethod
+    def backward(ctx: Any, mean_bar: Tensor, variance_bar: Tensor) -> tuple[Tensor, ...]:
+        A, m, F, FA = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            FA = F @ A  # the backward pass is itself to be differentiated
+        F_bar = (A * variance_bar.unsqueeze(-2)) @ A.mT  # (..., M, M)
+        A_bar = _add_outer(FA * (2 * variance_bar).unsqueeze(-2), m, mean_bar)  # (..., M, N)
+        return _like(A, A_bar), _like(m, matvec(A, mean_bar)), _like(F, F_bar)
+
+
+def working_dtype(tensor: Tensor) -> torch.dtype:
+    """What matrices are factorized in: GPyTorch's Cholesky dtype, or a wider one that is there already."""
+    return torch.promote_types(tensor.dtype, _linalg_dtype_cholesky.value())
+
+
+def matvec(matrix: Tensor, vector: Tensor) -> Tensor:
+    # the vector as a row: batches of matrix times column are several times slower on CPU
+    return (vector.unsqueeze(-2) @ matrix.mT).squeeze(-2)
+
+
+def outer(left: Tensor, right: Tensor) -> Tensor:
+    return left.unsqueeze(-1) * right.unsqueeze(-2)
+
+
+def identity_like(matrix: Tensor) -> Tensor:
+    return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+
+
+def _scale_columns(matrix: Tensor, scale: Tensor) -> Tensor:
+    """In place, unless the backward pass is itself to be differentiated."""
+    scale = scale.unsqueeze(-2)
+    return matrix * scale if torch.is_grad_enabled() else matrix.mul_(scale)
+
+
+def _add_outer(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """In place, unless the backward pass is itself to be differentiated."""
+    left, right = left.unsqueeze(-1), right.unsqueeze(-2)
+    return torch.addcmul(matrix, left, right) if torch.is_grad_enabled() else matrix.addcmul_(left, right)
+
+
+def _like(tensor: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient of a tensor that was broadcast on its way."""
+    return gradient.sum_to_size(tensor.shape)
+
+
+def _inverse_cholesky_backward(R: Tensor, R_bar: Tensor) -> Tensor:
+    Phi = (R_bar @ R.mT).tril()
+    Phi = Phi - 0.5 * torch.diag_embed(Phi.diagonal(dim1=-2, dim2=-1))
+    B_bar = R.mT @ Phi @ R
+    return -0.5 * (B_bar + B_bar.mT)
+
+
+def _kl_divergence(R: Tensor, mahalanobis: Tensor) -> Tensor:
+    half_log_det = -R.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return 0.5 * (R.square().sum((-2, -1)) + mahalanobis - R.shape[-1]) + half_log_det

@@ -1,0 +1,189 @@
+"""The benchmarks run, in a small version; what they measure is for `make bench` to show."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+import torch
+
+from benchmarks import __main__ as command_line
+from benchmarks.authors import AVAILABLE, HOW_TO_GET_IT, authors
+from benchmarks.contestants import ours, svgp
+from benchmarks.measure import Spread, interleave, peak_memory
+from benchmarks.shapes import SHAPES, make_data
+from benchmarks.studies import STUDIES
+from benchmarks.studies.coefficients import fit
+from benchmarks.studies.growth import slope
+from benchmarks.study import Goal
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """The folder that a quick run of everything has written."""
+    folder = tmp_path_factory.mktemp("results")
+    command_line.main(["--quick", "--output", str(folder)])
+    return folder
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_study_writes_a_table_a_plot_and_all_figures(study, results):
+    text = (results / f"{study}.md").read_text()
+    content = json.loads((results / f"{study}.json").read_text())
+    assert (results / f"{study}.png").read_bytes().startswith(b"\x89PNG")
+    assert f"({study}.png)" in text
+    assert "nan" not in text
+    assert content["quick"] is True
+    assert "no results" in text.splitlines()[0]
+    assert content["threads"] == 1
+    assert {"python", "torch", "gpytorch", "linear_operator"} <= content["versions"].keys()
+    assert content["processor"]
+    assert content["date"]
+    for goal in content["goals"]:
+        assert (goal["reached"] is None) == (goal["target"] is None)
+        assert goal["quartiles"][0] <= goal["median"] <= goal["quartiles"][1]
+
+
+def test_nothing_but_results_is_left_behind(results):
+    assert {path.name for path in results.iterdir()} == {f"{s}.{end}" for s in STUDIES for end in ("json", "md", "png")}
+
+
+def test_the_table_says_how_to_get_the_authors_package_where_it_is_missing(results):
+    assert (HOW_TO_GET_IT in (results / "shapes.md").read_text()) == (not AVAILABLE)
+
+
+def test_a_quick_run_does_not_touch_the_results(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command_line, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(command_line.tempfile, "mkdtemp", lambda prefix: str(tmp_path / prefix))
+    command_line.main(["reach", "--quick"])
+    assert not (tmp_path / "results").exists()
+    assert (tmp_path / "benchmarks-" / "reach.json").exists()
+    assert str(tmp_path / "benchmarks-") in capsys.readouterr().out
+
+
+def test_an_unknown_study_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        command_line.main(["speed"])
+    assert "there is no study speed: choose from shapes, accuracy" in capsys.readouterr().err
+
+
+def test_the_shapes_are_the_papers():
+    sizes = {
+        key: (s.num_points, s.num_outputs, s.num_latents, s.num_inducing, s.hidden_sizes) for key, s in SHAPES.items()
+    }
+    assert sizes == {
+        "weather": (1092, 5, 3, 100, (20, 20, 20, 20)),
+        "eeg-large": (256, 64, 10, 128, (50, 50, 50, 50)),
+        "balls": (500, 100, 2, 10, (256, 256)),
+        "eeg": (100, 7, 3, None, (20, 20)),
+        "jura": (100, 3, 2, None, (20, 20)),
+    }
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shared_inputs", [True, False])
+def test_data_have_holes_but_no_empty_rows(shape, shared_inputs):
+    x, y = make_data(shape, 3, shared_inputs=shared_inputs)
+    assert x.shape == (*(() if shared_inputs else (3,)), shape.num_points, shape.input_dim)
+    assert y.shape == (3, shape.num_points, shape.num_outputs)
+    assert not y.isnan().all(-1).any()
+    # An empty row gets its first output back: in three columns one entry in 192.
+    assert y.isnan().double().mean().item() == pytest.approx(shape.missing, abs=0.03)
+
+
+def test_data_are_the_same_in_both_dtypes():
+    (x, y), (x32, y32) = (make_data(SHAPES["jura"], dtype=dtype) for dtype in (torch.float64, torch.float32))
+    assert torch.equal(x.float(), x32)
+    assert torch.equal(y.float().nan_to_num(), y32.nan_to_num())
+
+
+class Clock:
+    """Tells the time that contestants say they took."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.calls = []
+
+    def __call__(self):
+        return self.now
+
+    def contestant(self, name, seconds):
+        seconds = iter(seconds)
+
+        def step():
+            self.calls.append(name)
+            self.now += next(seconds)
+
+        return step
+
+
+def test_interleave_measures_medians_and_quartiles_without_the_warm_up():
+    clock = Clock()
+    contestants = {"a": clock.contestant("a", [99, 4, 1, 3, 2, 5]), "b": clock.contestant("b", [99, 8, 2, 6, 4, 10])}
+    times = interleave(contestants, repeats=5, warmup=1, clock=clock)
+    assert times["a"].values == (4, 1, 3, 2, 5)
+    assert times["a"].median == 3
+    assert times["a"].quartiles == (2, 4)
+    assert (times["b"] / times["a"]).values == (2, 2, 2, 2, 2)
+    assert (times["b"] / 2).median == 3
+
+
+def test_in_every_round_all_run_once_and_nobody_always_after_the_same_other():
+    clock = Clock()
+    rounds, names = 20, "abcd"
+    interleave({n: clock.contestant(n, [1.0] * rounds) for n in names}, repeats=rounds, warmup=0, clock=clock)
+    assert all(sorted(clock.calls[i : i + 4]) == list(names) for i in range(0, 4 * rounds, 4))
+    followers = set(pairwise(clock.calls))
+    assert followers >= {(a, b) for a in names for b in names if a != b}
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "at_least", "verdict"),
+    [(51.0, 50.0, True, "reached"), (49.0, 50.0, True, "**short**"), (1.7, 1.6, False, "**short**")],
+)
+def test_the_verdict_follows_from_the_figures(value, limit, at_least, verdict):
+    assert Goal("speed", Spread((value,)), limit, at_least).row[-1] == verdict
+
+
+def test_a_figure_without_a_target_has_no_verdict():
+    assert Goal("speed", Spread((1.0, 2.0, 3.0)), unit="x").row == ("speed", "2x (1.5x to 2.5x)", "", "")
+
+
+def allocate(num_bytes):
+    return 8 * torch.ones(num_bytes // 8, dtype=torch.float64).sum().item()
+
+
+def test_the_peak_of_memory_is_that_of_the_process():
+    num_bytes = 200 * 2**20
+    result, memory = peak_memory(allocate, (num_bytes,), (8,), threads=1)
+    assert result == num_bytes
+    assert memory.added == pytest.approx(num_bytes, rel=0.1)
+
+
+def test_the_slope_is_the_exponent_of_a_power():
+    sizes = [4000, 8000, 16000]
+    assert slope(sizes, [3 * size**1.5 for size in sizes]) == pytest.approx(1.5)
+
+
+def test_the_fit_finds_the_coefficients_that_made_the_times():
+    work = torch.rand(9, 4, dtype=torch.float64).numpy() * [1e9, 1e6, 1e3, 1]
+    coefficients = fit(work, work @ [2e-9, 0.0, 3e-3, 0.5])
+    assert coefficients == pytest.approx([2e-9, 0.0, 3e-3, 0.5], rel=1e-6, abs=1e-15)
+
+
+@pytest.mark.parametrize("contestant", [ours, svgp])
+def test_a_step_has_a_gradient_for_every_parameter(contestant, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "benchmarks.contestants.training_step", lambda parameters, loss: seen.extend(parameters) or loss
+    )
+    contestant(SHAPES["weather"].shrunk())().backward()
+    assert all(parameter.grad is not None for parameter in seen)
+
+
+@pytest.mark.skipif(not AVAILABLE, reason="sgpvae, the authors' package, is not installed: see benchmarks/peers.txt")
+@pytest.mark.parametrize("key", ["weather", "jura"])
+def test_the_authors_step_runs_and_leaves_the_default_dtype_alone(key):
+    authors(SHAPES[key].shrunk())()
+    assert torch.get_default_dtype() == torch.float32
