@@ -106,8 +106,8 @@ class DensePosterior(Function):
         \mathrm{KL} = \tfrac 1 2 \left( \mathrm{tr} B^{-1} + \alpha^\top \delta - N + \log |B| \right)
 
     As :math:`d \Sigma = E^\top dK E - \Sigma \, d\Lambda \, \Sigma` and :math:`dP = E \, d\Lambda E^\top - P \, dK P`,
-    with :math:`\kappa = \overline{\mathrm{KL}}`, :math:`a = \bar \alpha + \kappa \delta`, :math:`\bar V` the gradient of
-    the variance as a diagonal matrix and :math:`X = \bar P - \tfrac 1 2 \kappa K`,
+    with :math:`\kappa = \overline{\mathrm{KL}}`, :math:`a = \bar \alpha + \kappa \delta`, :math:`\bar V` the gradient
+    of the variance as a diagonal matrix and :math:`X = \bar P - \tfrac 1 2 \kappa K`,
 
     .. math::
 

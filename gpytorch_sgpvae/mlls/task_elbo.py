@@ -92,7 +92,7 @@ class TaskELBO(MarginalLogLikelihood):
             with settings.num_likelihood_samples(num_samples), settings.observation_nan_policy(nan_policy):
                 return (self._expected_log_prob(self.model(chunk.x, context=encoding), chunk.y, **keywords),)
 
-        parts = []
+        parts: list[Tensor] = []
         for i, chunk in enumerate(context.split(chunk_size)):
             keywords = dict(kwargs)
             if base_samples is not None:
