@@ -126,11 +126,10 @@ class DensePosterior(Function):
         W = safe_root * informative  # (..., N)
         # h = W r + h₀, where h₀ is of the points whose precision is as good as 0
         r, h0 = h / safe_root * informative, h * ~informative  # (..., N)
-        eye = identity_like(K)
-        WKW = W.unsqueeze(-1) * K * W.unsqueeze(-2)
-        chol = psd_safe_cholesky(WKW + eye)  # (..., N, N)
+        eye, WW = identity_like(K), outer(W, W)
+        chol = psd_safe_cholesky(torch.addcmul(eye, WW, K))  # (..., N, N)
         B_inv = torch.cholesky_inverse(chol)  # (..., N, N)
-        P = W.unsqueeze(-1) * B_inv * W.unsqueeze(-2)  # (..., N, N)
+        P = WW * B_inv  # (..., N, N)
         # α = W B⁻¹ (r − W K h₀) + h₀, without a difference of large numbers for any precision
         alpha = W * matvec(B_inv, r - W * matvec(K, h0)) + h0  # (..., N)
         delta = matvec(K, alpha)  # (..., N)
@@ -155,18 +154,20 @@ class DensePosterior(Function):
         V_bar = zeros if variance_bar is None else variance_bar
         Sigma = K @ E  # (..., N, N)
         h_bar = matvec(Sigma, delta_bar) + matvec(E.mT, a)
-        K_bar = outer(matvec(E, delta_bar) - matvec(P, a) + half_kl * alpha, alpha)
-        K_bar = K_bar + (E * V_bar.unsqueeze(-2)) @ E.mT
-        precision_bar = -matvec(Sigma.square(), V_bar) - h_bar * delta
-        if P_bar is None:
-            # P K P = P − E P, and tr E dΛ Σ of the trace
-            K_bar = K_bar + half_kl.unsqueeze(-1) * (P - E @ P)
-            precision_bar = precision_bar + half_kl * (Sigma.diagonal(dim1=-2, dim2=-1) - (Sigma * E).sum(-2))
-        else:
-            X = P_bar - half_kl.unsqueeze(-1) * K
-            XE = X @ E
-            K_bar = K_bar - P @ X @ P
-            precision_bar = precision_bar + (E * XE).sum(-2) + half_kl * Sigma.diagonal(dim1=-2, dim2=-1)
+        EV, half = E * V_bar.unsqueeze(-2), half_kl.unsqueeze(-1)
+        # E V Eᵀ + ½ κ P K P, with P K = I − E
+        half_P = half * P
+        K_bar = half_P + E @ (EV.mT - half_P)
+        K_bar = torch.addcmul(
+            K_bar, (matvec(E, delta_bar) - matvec(P, a) + half_kl * alpha).unsqueeze(-1), alpha.unsqueeze(-2)
+        )
+        # Σ V Σ + ½ κ Eᵀ K E, with Eᵀ K = Σ
+        weighted = torch.addcmul(V_bar.unsqueeze(-1) * Sigma, half, E)
+        diagonal = half_kl * Sigma.diagonal(dim1=-2, dim2=-1)
+        precision_bar = torch.addcmul(diagonal, h_bar, delta, value=-1) - (Sigma * weighted).sum(-2)
+        if P_bar is not None:
+            K_bar = K_bar - P @ P_bar @ P
+            precision_bar = precision_bar + (E * (P_bar @ E)).sum(-2)
         return _like(K, K_bar), _like(alpha, precision_bar), _like(alpha, h_bar)
 
 
