@@ -2,6 +2,8 @@
 # people's packages), with the exact versions in constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
+# glibc keeps what is freed, instead of giving large blocks back to the system at every step (see benchmarks/README.md).
+KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296
 
 .PHONY: help demo test bench lint format clean
 
@@ -15,7 +17,7 @@ test: .venv/test.installed .venv/examples.installed ## Run the tests
 	$(BIN)/python -m pytest
 
 bench: .venv-bench/bench.installed ## Measure speed and memory beside the real peers, write benchmarks/results
-	.venv-bench/bin/python -m benchmarks
+	$(KEEP_MEMORY) .venv-bench/bin/python -m benchmarks
 
 lint: .venv/lint.installed ## Check style, formatting and types
 	$(BIN)/ruff check .

@@ -92,7 +92,10 @@ class Report:
 
     def markdown(self, name: str, options: Options) -> str:
         where = environment(options)
-        machine = f"{where['processor']}, threads: {where['threads']}, repeats: {where['repeats']}, {where['date']}"
+        machine = (
+            f"{where['processor']}, threads: {where['threads']}, repeats: {where['repeats']}, memory that is freed: "
+            f"{where['allocator']}, {where['date']}"
+        )
         versions = ", ".join(f"{key} {value}" for key, value in where["versions"].items())
         goals = table(["", "measured", "target", ""], [goal.row for goal in self.goals]) if self.goals else ""
         title = f"{self.title} ({QUICK})" if options.quick else self.title
@@ -126,6 +129,7 @@ def environment(options: Options) -> dict[str, Any]:
         "processor": _processor(),
         "threads": options.threads,
         "repeats": options.repeats,
+        "allocator": "kept" if "MALLOC_TRIM_THRESHOLD_" in os.environ else "as the allocator likes",
         "versions": versions,
     }
 
