@@ -52,10 +52,10 @@ class FactorNet(InferenceNetwork):
         self.initialize_stddev(self.factors.output_bias)
 
     def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.factors(self.by_output(y))  # (P, T N, 2 K)
-        present = self.by_output(observed)  # (P, T N, 1)
         # Σ_{p observed} of the natural parameters
-        natural = self.site_parameters(features)
-        precision_mean, precision = ((parameter * present).sum(0) for parameter in natural)  # (T N, K)
-        shape = (*y.shape[:-1], self.latent_size)
-        return precision_mean.view(shape), precision.view(shape)  # (*T, N, K)
+        total = self.sum_over_observed(self.factors, y, observed, self._natural_parameters)  # (*T, N, 2 K)
+        precision_mean, precision = total.chunk(2, dim=-1)
+        return precision_mean, precision  # (*T, N, K)
+
+    def _natural_parameters(self, features: Tensor) -> Tensor:
+        return torch.cat(self.site_parameters(features), dim=-1)

@@ -53,8 +53,6 @@ class IndexNet(InferenceNetwork):
         self.initialize_stddev(self.head.output_bias)
 
     def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        embedded = self.embeddings(self.by_output(y))  # (P, T N, R)
-        present = self.by_output(observed)  # (P, T N, 1)
         # Σ_{p observed} h_p(y_np)
-        representation = (embedded * present).sum(0).view(*y.shape[:-1], self.representation_size)  # (*T, N, R)
+        representation = self.sum_over_observed(self.embeddings, y, observed)  # (*T, N, R)
         return self.site_parameters(self.head(representation))  # (*T, N, K)

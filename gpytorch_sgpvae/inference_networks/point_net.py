@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..mlp import MLP
-from .base import InferenceNetwork
+from .base import InferenceNetwork, entries_per_block
 
 
 class PointNet(InferenceNetwork):
@@ -58,7 +58,16 @@ class PointNet(InferenceNetwork):
         self.initialize_stddev(self.head.output_bias)
 
     def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        pairs = torch.stack([self.index.expand_as(y), y], dim=-1)  # (*T, N, P, 2)
+        width = max([*self.hidden_sizes, self.representation_size])
+        block = entries_per_block(observed, width * y.element_size())
         # Σ_{p observed} h(i_p, y_np)
-        representation = (self.embedding(pairs) * observed.unsqueeze(-1)).sum(-2)  # (*T, N, R)
+        if observed.numel() <= block:
+            pairs = torch.stack([self.index.expand_as(y), y], dim=-1)  # (*T, N, P, 2)
+            representation = (self.embedding(pairs) * observed.unsqueeze(-1)).sum(-2)  # (*T, N, R)
+        else:
+            row, output = observed.reshape(-1, self.num_outputs).nonzero(as_tuple=True)  # (E) observed entries
+            pairs = torch.stack([self.index[output], y.masked_select(observed)], dim=-1)  # (E, 2)
+            terms = torch.cat([self.embedding(part) for part in pairs.split(block)])  # (E, R)
+            total = terms.new_zeros(y.shape[:-1].numel(), self.representation_size)
+            representation = total.index_add_(0, row, terms).view(*y.shape[:-1], -1)  # (*T, N, R)
         return self.site_parameters(self.head(representation))  # (*T, N, K)

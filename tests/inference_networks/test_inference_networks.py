@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import math
+from unittest.mock import patch
 
 import helpers
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import gpytorch_sgpvae.inference_networks
 from gpytorch_sgpvae import (
@@ -21,7 +25,9 @@ from gpytorch_sgpvae import (
     PointNet,
     TaskELBO,
     ZeroImputation,
+    mlp,
 )
+from gpytorch_sgpvae.inference_networks import base
 
 
 @pytest.fixture(params=helpers.NETWORKS)
@@ -217,6 +223,120 @@ def test_copies_and_state_dicts_are_faithful(network_class):
     y, observed = random_task(torch.float32, 7, 3)
     for twin in (copy.deepcopy(network), other):
         assert torch.equal(twin(y, observed).precision, network(y, observed).precision)
+
+
+MISSINGNESS = {
+    "none": lambda observed: torch.ones_like(observed),
+    "ragged": lambda observed: observed & (torch.rand(observed.shape[-1]) > torch.rand(observed.shape)),
+    "an output never observed": lambda observed: observed & (torch.arange(observed.shape[-1]) != 1),
+    "one output alone": lambda observed: observed & (torch.arange(observed.shape[-1]) == 1),
+    "everything": lambda observed: torch.zeros_like(observed),
+}
+
+
+class TestBlocks:
+    """On a CPU, large networks are evaluated in blocks that fit into its cache, at the observed entries alone."""
+
+    # two networks with all rows, one with a few, one with one
+    sizes = pytest.mark.parametrize("entries", [lambda num_rows: 2 * num_rows, lambda _: 3, lambda _: 1])
+    by_pieces = pytest.mark.parametrize("min_rows", [1, 10**9], ids=["pieces", "products"])
+
+    def run(self, network, y, observed):
+        y = y.clone().requires_grad_()
+        network.zero_grad()
+        sites = network(y, observed)
+        loss = sites.precision.square().sum() + sites.precision_mean.sum()
+        loss.backward()
+        return [sites.precision, sites.precision_mean, y.grad, *(parameter.grad for parameter in network.parameters())]
+
+    @sizes
+    @by_pieces
+    @pytest.mark.parametrize("missing", MISSINGNESS.values(), ids=MISSINGNESS.keys())
+    @pytest.mark.parametrize("batch_shape", [(), (4,), (2, 3)])
+    @pytest.mark.parametrize("num_outputs", [1, 5])
+    def test_they_change_neither_values_nor_gradients(
+        self, network_class, entries, min_rows, missing, batch_shape, num_outputs
+    ):
+        network = network_class(num_outputs, 2, (20, 20)).double()
+        y, observed = random_task(torch.float64, *batch_shape, 11, num_outputs)
+        observed = missing(observed)
+        with patch.object(base, "BLOCK_BYTES", 10**9):
+            expected = self.run(network, y, observed)
+        with (
+            patch.object(base, "BLOCK_BYTES", 20 * 8 * entries(math.prod(batch_shape) * 11)),
+            patch.multiple(mlp, MIN_UNITS_OF_PIECES=1, MIN_ROWS_OF_PIECES=min_rows),
+        ):
+            results = self.run(network, y, observed)
+        for result, value in zip(results, expected, strict=True):
+            torch.testing.assert_close(result, value, rtol=1e-11, atol=1e-11)
+
+    @pytest.mark.parametrize("batch_shape", [(), (0,), (3,)])
+    def test_there_may_be_no_rows(self, network_class, batch_shape):
+        y = torch.zeros(*batch_shape, 0, 3)
+        with patch.object(base, "BLOCK_BYTES", 1):
+            assert network_class(3, 2)(y, y == 0).shape == (*batch_shape, 2, 0)
+
+    @pytest.mark.parametrize("network_class", [FactorNet, IndexNet, PointNet])
+    def test_missing_entries_cost_no_products(self, network_class):
+        network = network_class(40, 2, (50, 50))
+        y = torch.randn(400, 40)
+
+        def flops(observed):
+            with FlopCounterMode(display=False) as counter:
+                network(y, observed).precision.sum().backward()
+            return counter.get_total_flops()
+
+        everything, half, nothing = (flops(torch.rand(y.shape) < rate) for rate in (1.1, 0.5, -1))
+        # a group of networks has as many rows as the one among them with most
+        assert half < 0.65 * everything
+        # but for the layers that follow the sum
+        assert nothing < 0.05 * everything
+
+    @pytest.mark.parametrize(
+        ("network_class", "hidden_sizes", "num_rows", "num_outputs", "num_blocks"),
+        [
+            (FactorNet, (50, 50), 100, 300, 1),
+            (IndexNet, (50, 50), 100, 300, 1),
+            (PointNet, (50, 50), 100, 300, 1),
+            # slopes and intercepts of the pieces
+            (FactorNet, (256, 256), 20_000, 2, 2 * base.BLOCKS_PER_NETWORK),
+            (FactorNet, (50, 50), 100_000, 2, base.BLOCKS_PER_NETWORK),
+        ],
+    )
+    def test_no_tensor_of_all_hidden_units_exists(self, network_class, hidden_sizes, num_rows, num_outputs, num_blocks):
+        network = network_class(num_outputs, 2, hidden_sizes)
+        y = torch.randn(num_rows, num_outputs)
+        with helpers.largest_allocation() as allocation, torch.no_grad():
+            network(y, y > -1)
+        weights = max(parameter.numel() for parameter in network.parameters())
+        assert allocation.numel <= max(weights, num_blocks * base.BLOCK_BYTES // y.element_size())
+        assert allocation.numel < y.numel() * hidden_sizes[0]
+
+    def test_transforms_of_torch_func_see_no_values(self, network_class):
+        network = network_class(3, 2)
+        y, observed = random_task(torch.float32, 4, 7, 3)
+        expected = network(y, observed).precision
+        with patch.object(base, "BLOCK_BYTES", 1):
+            mapped = torch.func.vmap(lambda y, observed: network(y, observed).precision)(y, observed)
+            torch.testing.assert_close(mapped, expected)
+            _, vjp = torch.func.vjp(lambda y: network(y, observed).precision, y)
+            assert torch.func.vmap(vjp)(torch.randn(5, *expected.shape))[0].shape == (5, *y.shape)
+
+    def test_a_compiler_sees_no_values(self, network_class):
+        network = network_class(3, 2)
+        y, observed = random_task(torch.float32, 4, 7, 3)
+        with patch.object(base, "BLOCK_BYTES", 1):
+            compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
+            torch.testing.assert_close(compiled(y, observed).precision, network(y, observed).precision)
+
+    def test_tensors_without_values_have_shapes(self, network_class):
+        with patch.object(base, "BLOCK_BYTES", 1):
+            with torch.device("meta"):
+                sites = network_class(3, 2)(torch.zeros(7, 3), torch.zeros(7, 3, dtype=torch.bool))
+            assert sites.shape == (2, 7)
+            with FakeTensorMode():
+                sites = network_class(3, 2)(torch.zeros(7, 3), torch.zeros(7, 3, dtype=torch.bool))
+            assert sites.shape == (2, 7)
 
 
 @given(
