@@ -13,6 +13,7 @@ from gpytorch_sgpvae import (
     VAE,
     AmortizedVariationalDistribution,
     Context,
+    FreeFormSites,
     InducingSitesVariationalStrategy,
     PairNet,
     TaskELBO,
@@ -128,6 +129,18 @@ def test_nothing_larger_than_a_chunk_is_made():
     with helpers.largest_allocation() as unchunked:
         sgpvae.train().loss(context).backward()
     assert unchunked.numel > data
+
+
+def test_free_form_sites_have_no_chunks():
+    sgpvae, (x, y) = make_sgpvae(), helpers.make_data()
+    sites = FreeFormSites.from_sites(sgpvae.strategy.sites((x, y)))
+    with pytest.raises(ValueError, match="of 12 given points"):
+        make_sgpvae(network=sites).loss((x, y), chunk_size=5)
+
+
+def test_a_misspelt_option_is_an_error():
+    with pytest.raises(TypeError, match="chunksize"):
+        make_sgpvae().loss(helpers.make_data(), chunksize=5)
 
 
 @pytest.mark.parametrize("model", [GPVAE(3, 2), VAE(3, 2)])

@@ -25,22 +25,24 @@ class Targets:
     :param speedup: Over the authors' package, at least.
     :param batch: A step of a batch over as many single steps, at most.
     :param float32: Speedup over float64, at least.
+    :param over_svgp: A step over one of GPyTorch's SVGP, at most.
+    :param over_products: A step over its products, at most.
     """
 
     speedup: float
     batch: float = 1.05
     float32: float | None = None
+    over_svgp: float | None = None
+    over_products: float | None = None
 
 
 TARGETS = {
-    "weather": Targets(50.0, batch=0.8, float32=1.6),
-    "eeg-large": Targets(5.0, float32=1.6),
+    "weather": Targets(50.0, batch=0.8, float32=1.6, over_svgp=1.6, over_products=2.5),
+    "eeg-large": Targets(5.0, float32=1.6, over_svgp=1.6, over_products=2.5),
     "balls": Targets(1.2),
     "eeg": Targets(4.0, float32=1.6),
     "jura": Targets(4.0),
 }
-# Of all shapes with inducing points, at most.
-OVER_SVGP, OVER_PRODUCTS = 1.6, 2.5
 
 
 def run(options: Options) -> Report:
@@ -50,8 +52,8 @@ def run(options: Options) -> Report:
     }
     goals = [goal for key, shape in options.shapes.items() for goal in make_goals(shape.name, times[key], TARGETS[key])]
     notes = (
-        "SVGP and the products have no inference network: where networks are large beside the inducing points, as for "
-        "two balls, most of a step is theirs."
+        "SVGP and the products have no inference network: for large EEG half of a step is the network's, for two balls "
+        "nearly all of it, so that there is no target beside them."
     )
     return Report(
         title="One training step",
@@ -95,8 +97,8 @@ def make_goals(name: str, times: dict[str, Spread], targets: Targets) -> list[Go
     ]
     if SVGP in times:
         goals += [
-            Goal(f"{name}: over GPyTorch's SVGP", single / times[SVGP], OVER_SVGP, unit="x"),
-            Goal(f"{name}: over {PRODUCTS}", single / times[PRODUCTS], OVER_PRODUCTS, unit="x"),
+            Goal(f"{name}: over GPyTorch's SVGP", single / times[SVGP], targets.over_svgp, unit="x"),
+            Goal(f"{name}: over {PRODUCTS}", single / times[PRODUCTS], targets.over_products, unit="x"),
         ]
     return goals
 

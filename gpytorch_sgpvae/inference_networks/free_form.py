@@ -72,6 +72,11 @@ class FreeFormSites(torch.nn.Module):
     def forward(self, y: Tensor, observed: Tensor) -> GaussianSites:
         """The sites of their tasks, whatever the outputs; none for rows in which nothing is observed."""
         anything = observed.any(-1)  # (*T, N)
+        if anything.shape[-1] != self.mean.shape[-1]:
+            raise ValueError(
+                f"These sites are of {self.mean.shape[-1]} given points, and y of shape {tuple(y.shape)} has "
+                f"{anything.shape[-1]}: free-form sites know no other data, subsets or chunks."
+            )
         anything = anything if self.num_latents is None else anything.unsqueeze(-2)
         sites = self.sites()
         return GaussianSites(sites.precision_mean * anything, sites.precision * anything)

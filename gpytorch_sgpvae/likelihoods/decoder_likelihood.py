@@ -47,7 +47,7 @@ class DecoderLikelihood(Likelihood):
         self.decoder = decoder
         self.observation_model = observation_model
 
-    def forward(self, function_samples: Tensor, *args: Any, **kwargs: Any) -> Distribution:
+    def forward(self, function_samples: Tensor, *args: Any) -> Distribution:
         r"""
         :param function_samples: Values of the latent functions (`... x N x K`).
         :return: p(y | f), of batch shape `... x N x P`.
