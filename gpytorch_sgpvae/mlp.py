@@ -49,7 +49,7 @@ class MLP(torch.nn.Sequential):
         activation: Callable[[], torch.nn.Module] = torch.nn.ReLU,
     ):
         linear = [torch.nn.Linear(*sizes) for sizes in _layer_sizes(in_size, hidden_sizes, out_size)]
-        hidden = [module for layer in linear[:-1] for module in (layer, _make(activation))]
+        hidden = [module for layer in linear[:-1] for module in (layer, activation())]
         super().__init__(*hidden, linear[-1])
         self.in_size = in_size
         self.out_size = out_size
@@ -87,7 +87,9 @@ class StackedMLP(torch.nn.Module):
         sizes = _layer_sizes(in_size, hidden_sizes, out_size)
         self.weights = torch.nn.ParameterList(torch.empty(num_networks, i, o) for i, o in sizes)
         self.biases = torch.nn.ParameterList(torch.empty(num_networks, 1, o) for _, o in sizes)
-        self.activations = torch.nn.ModuleList(_make(activation) for _ in hidden_sizes)
+        # on a product that nothing else reads, and that is no view, as that of torch.nn.Linear can be
+        own = partial(torch.nn.ReLU, inplace=True) if activation is torch.nn.ReLU else activation
+        self.activations = torch.nn.ModuleList(own() for _ in hidden_sizes)
         self.width = max(size for layer in sizes for size in layer)
         for weight, bias in zip(self.weights, self.biases, strict=True):
             # as torch.nn.Linear does
@@ -96,12 +98,15 @@ class StackedMLP(torch.nn.Module):
             torch.nn.init.uniform_(bias, -bound, bound)
 
     def forward(self, input: Tensor) -> Tensor:
-        return _evaluate(list(self.weights), list(self.biases), list(self.activations), input)
+        hidden = input  # (P, B, in)
+        for weight, bias, activation in zip(self.weights, self.biases, self.activations, strict=False):
+            hidden = activation(torch.baddbmm(bias, hidden, weight))  # (P, B, hidden)
+        return torch.baddbmm(self.biases[-1], hidden, self.weights[-1])  # (P, B, out)
 
     def split(self, size: int) -> list[Callable[[Tensor], Tensor]]:
         """
-        The networks in groups of `size`, the last of which may be smaller: each a function as this is, for a CPU, which
-        is faster with groups that fit into its cache.
+        The networks in groups of `size`, the last of which may be smaller: each a function as this is, which is faster
+        than this for many rows on a CPU.
         """
         # the gradient of a split is one concatenation, that of a slice is a tensor of zeros as large as the whole
         weights = zip(*(weight.split(size) for weight in self.weights), strict=True)
@@ -112,12 +117,19 @@ class StackedMLP(torch.nn.Module):
         activations = list(self.activations)
         in_size, units = weights[0].shape[1:]
         large = units >= MIN_UNITS_OF_PIECES and input.shape[1] >= MIN_ROWS_OF_PIECES
-        if not (large and in_size == 1 and activations and type(activations[0]) is torch.nn.ReLU):
-            return _evaluate(weights, biases, activations, input)
-        product = _two_layers_of_one_number(input, *weights[:2], *biases[:2])  # (P, B, hidden)
-        if len(weights) == 2:
-            return product
-        return _evaluate(weights[2:], biases[2:], activations[2:], activations[1](product))  # (P, B, out)
+        if large and in_size == 1 and activations and type(activations[0]) is torch.nn.ReLU:
+            product = _two_layers_of_one_number(input, *weights[:2], *biases[:2])  # (P, B, hidden)
+            if len(weights) == 2:
+                return product
+            input = activations[1](product)
+            weights, biases, activations = weights[2:], biases[2:], activations[2:]
+        # Units before rows: products whose last dimension is the long one are up to twice as fast.
+        hidden = input.mT  # (P, in, B)
+        for weight, bias, activation in zip(weights, biases, activations, strict=False):
+            hidden = torch.baddbmm(bias.mT, weight.mT, hidden)  # (P, hidden, B)
+            # any other may tell one dimension from another, and gets them in their order
+            hidden = activation(hidden) if type(activation) is torch.nn.ReLU else activation(hidden.mT).mT
+        return torch.baddbmm(biases[-1].mT, weights[-1].mT, hidden).mT  # (P, B, out)
 
     @property
     def output_bias(self) -> Tensor:
@@ -130,23 +142,6 @@ def _layer_sizes(in_size: int, hidden_sizes: Sequence[int], out_size: int) -> li
     if min(sizes) < 1:
         raise ValueError(f"Layer sizes must be at least 1, got {sizes} from the input to the output.")
     return list(pairwise(sizes))
-
-
-def _make(activation: Callable[[], torch.nn.Module]) -> torch.nn.Module:
-    # It follows a product that nothing else reads: to overwrite that saves a tensor of the hidden units.
-    return torch.nn.ReLU(inplace=True) if activation is torch.nn.ReLU else activation()
-
-
-def _evaluate(
-    weights: Sequence[Tensor], biases: Sequence[Tensor], activations: Sequence[torch.nn.Module], input: Tensor
-) -> Tensor:
-    # Units before rows: products whose last dimension is the long one are up to twice as fast on a CPU.
-    hidden = input.mT  # (P, in, B)
-    for weight, bias, activation in zip(weights, biases, activations, strict=False):
-        hidden = torch.baddbmm(bias.mT, weight.mT, hidden)  # (P, hidden, B)
-        # any other may tell one dimension from another, and gets them in their order
-        hidden = activation(hidden) if type(activation) is torch.nn.ReLU else activation(hidden.mT).mT
-    return torch.baddbmm(biases[-1].mT, weights[-1].mT, hidden).mT  # (P, B, out)
 
 
 def _two_layers_of_one_number(input: Tensor, w: Tensor, V: Tensor, b: Tensor, c: Tensor) -> Tensor:

@@ -10,15 +10,15 @@ from torch import Tensor
 from ..mlp import StackedMLP
 from ..sites import GaussianSites
 
-# Hidden units of one layer that are computed at once on a CPU: they stay in its cache until they are read, and the
+# On a CPU, the hidden units of one layer that are computed at once: they stay in its cache until they are read, and the
 # allocator recycles them, where it returns larger tensors to the system and gets them back page by page.
 BLOCK_BYTES = 2**21
-# The rows of one network may take so much more, before they are cut too: it then prepares itself more than once.
+# The rows of one network may take so many blocks, before they are cut too: it then prepares itself more than once.
 BLOCKS_PER_NETWORK = 4
+# If all units of a layer take no more than this, the number of operations is what counts.
+SMALL_BYTES = 2**19
 
-
-def _identity(features: Tensor) -> Tensor:
-    return features
+Terms = Callable[[Tensor], Sequence[Tensor]]
 
 
 class InferenceNetwork(torch.nn.Module):
@@ -129,11 +129,9 @@ class InferenceNetwork(torch.nn.Module):
 
     def by_output(self, rows: Tensor) -> Tensor:
         """From `*T x N x P` to `P x (T N) x 1`, as P networks of one number each take it."""
-        return rows.reshape(-1, self.num_outputs).mT.contiguous().unsqueeze(-1)
+        return rows.reshape(-1, self.num_outputs).mT.unsqueeze(-1)
 
-    def sum_over_observed(
-        self, networks: StackedMLP, y: Tensor, observed: Tensor, transform: Callable[[Tensor], Tensor] = _identity
-    ) -> Tensor:
+    def sum_over_observed(self, networks: StackedMLP, y: Tensor, observed: Tensor, terms: Terms) -> list[Tensor]:
         r"""
         What the networks :math:`h_p` of its observed outputs say about each row, added up:
 
@@ -144,23 +142,16 @@ class InferenceNetwork(torch.nn.Module):
         :param networks: P networks, of one number each.
         :param y: Outputs (`*T x N x P`), finite.
         :param observed: (`*T x N x P`).
-        :param transform: :math:`t`, from features (`... x S`) to what is added (`... x S'`).
-        :return: (`*T x N x S'`).
+        :param terms: :math:`t`, from features (`... x S`) to one or more things to add (`... x S'` each).
+        :return: Their sums (`*T x N x S'` each).
         """
         inputs, present = self.by_output(y), self.by_output(observed)  # (P, T N, 1)
         block = entries_per_block(observed, networks.width * y.element_size())
-        if observed.numel() <= block:
-            total = (transform(networks(inputs)) * present).sum(0)  # (T N, S')
+        if block is None:
+            totals = [(term * present).sum(0) for term in terms(networks(inputs))]  # (T N, S')
         else:
-            num_networks = max(1, block // inputs.shape[1])
-            groups = networks.split(num_networks)
-            totals = []
-            rows_at_once = BLOCKS_PER_NETWORK * block
-            for rows, present_rows in zip(inputs.split(rows_at_once, 1), present.split(rows_at_once, 1), strict=True):
-                blocks = zip(groups, rows.split(num_networks), present_rows.split(num_networks), strict=True)
-                totals.append(reduce(torch.add, (_sum_over_block(*arguments, transform) for arguments in blocks)))
-            total = torch.cat(totals)  # (T N, S')
-        return total.view(*y.shape[:-1], total.shape[-1])  # (*T, N, S')
+            totals = _sum_over_blocks(networks, inputs.contiguous(), present.contiguous(), terms, block)  # (T N, S')
+        return [total.view(*y.shape[:-1], total.shape[-1]) for total in totals]  # (*T, N, S')
 
     def site_parameters(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """The last layer's 2K numbers, K means and K unconstrained standard deviations, as natural parameters."""
@@ -176,29 +167,49 @@ class InferenceNetwork(torch.nn.Module):
             output_bias[..., self.latent_size :] = raw_stddev
 
 
-def entries_per_block(observed: Tensor, bytes_per_entry: int) -> int:
+def entries_per_block(observed: Tensor, bytes_per_entry: int) -> int | None:
     """
-    How many of the entries are evaluated at once, at most: as many as have a layer of :data:`BLOCK_BYTES`, or all.
+    How many of the entries to evaluate at once, so that none of their layers takes more than :data:`BLOCK_BYTES`; None
+    for all of them in the plain way, which has the fewest operations.
 
     Evaluation in blocks leaves the missing entries out, and how many these are must be read from `observed`: a GPU
     would have to wait for that, a compiler and a transform of :mod:`torch.func` cannot know it.
     """
-    readable = (
-        observed.device.type == "cpu"
-        and type(observed) is Tensor
-        and not torch.compiler.is_compiling()
-        and torch._C._functorch.peek_interpreter_stack() is None
-    )
-    return max(1, BLOCK_BYTES // bytes_per_entry) if readable else observed.numel()
+    if (
+        observed.numel() * bytes_per_entry <= SMALL_BYTES
+        or observed.device.type != "cpu"
+        or type(observed) is not Tensor
+        or torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    ):
+        return None
+    return max(1, BLOCK_BYTES // bytes_per_entry)
 
 
-def _sum_over_block(
-    networks: Callable[[Tensor], Tensor], inputs: Tensor, present: Tensor, transform: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Of some networks and rows (`P x B x 1`), to `B x S'`: each network sees the rows that it needs to."""
-    # the observed rows of each network first, as many as the one with most of them has
+def _sum_over_blocks(networks: StackedMLP, inputs: Tensor, present: Tensor, terms: Terms, block: int) -> list[Tensor]:
+    """Over networks (`P x B x 1` to `B x S'`), as many of them at once as fit into a block."""
+    num_networks = max(1, block // inputs.shape[1])
+    groups = networks.split(num_networks)
+    totals = []
+    num_rows = BLOCKS_PER_NETWORK * block
+    for rows, present_rows in zip(inputs.split(num_rows, dim=1), present.split(num_rows, dim=1), strict=True):
+        blocks = zip(groups, rows.split(num_networks), present_rows.split(num_networks), strict=True)
+        sums = [_sum_over_observed_rows(*arguments, terms) for arguments in blocks]
+        totals.append([reduce(torch.add, parts) for parts in zip(*sums, strict=True)])
+    return [torch.cat(parts) for parts in zip(*totals, strict=True)]
+
+
+def _sum_over_observed_rows(
+    networks: Callable[[Tensor], Tensor], inputs: Tensor, present: Tensor, terms: Terms
+) -> list[Tensor]:
+    """Over networks (`P x B x 1` to `B x S'`), each of which sees its observed rows and is spared the others."""
+    # the observed rows of each network come first, and there are as many rows as the one with most of them has
     num_rows = int(present.sum(1).max())
     order = present.argsort(dim=1, descending=True, stable=True)[:, :num_rows]  # (P, R, 1)
-    terms = transform(networks(inputs.gather(1, order))) * present.gather(1, order)  # (P, R, S')
-    total = terms.new_zeros(inputs.shape[1], terms.shape[-1])
-    return total.index_add_(0, order.flatten(), terms.flatten(0, 1))  # (B, S')
+    inputs_in_order, present_in_order = inputs.gather(1, order), present.gather(1, order)
+    return [
+        term.new_zeros(inputs.shape[1], term.shape[-1]).index_add_(
+            0, order.flatten(), (term * present_in_order).flatten(0, 1)
+        )
+        for term in terms(networks(inputs_in_order))  # (P, R, S')
+    ]

@@ -53,9 +53,5 @@ class FactorNet(InferenceNetwork):
 
     def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         # Σ_{p observed} of the natural parameters
-        total = self.sum_over_observed(self.factors, y, observed, self._natural_parameters)  # (*T, N, 2 K)
-        precision_mean, precision = total.chunk(2, dim=-1)
+        precision_mean, precision = self.sum_over_observed(self.factors, y, observed, self.site_parameters)
         return precision_mean, precision  # (*T, N, K)
-
-    def _natural_parameters(self, features: Tensor) -> Tensor:
-        return torch.cat(self.site_parameters(features), dim=-1)

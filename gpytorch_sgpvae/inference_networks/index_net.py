@@ -54,5 +54,5 @@ class IndexNet(InferenceNetwork):
 
     def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         # Σ_{p observed} h_p(y_np)
-        representation = self.sum_over_observed(self.embeddings, y, observed)  # (*T, N, R)
+        (representation,) = self.sum_over_observed(self.embeddings, y, observed, lambda h: (h,))  # (*T, N, R)
         return self.site_parameters(self.head(representation))  # (*T, N, K)

@@ -61,7 +61,7 @@ class PointNet(InferenceNetwork):
         width = max([*self.hidden_sizes, self.representation_size])
         block = entries_per_block(observed, width * y.element_size())
         # Σ_{p observed} h(i_p, y_np)
-        if observed.numel() <= block:
+        if block is None:
             pairs = torch.stack([self.index.expand_as(y), y], dim=-1)  # (*T, N, P, 2)
             representation = (self.embedding(pairs) * observed.unsqueeze(-1)).sum(-2)  # (*T, N, R)
         else:

@@ -13,6 +13,7 @@ from gpytorch.utils.memoize import add_to_cache, get_from_cache
 from gpytorch.variational._variational_strategy import _VariationalStrategy
 from torch import Tensor
 
+from ..allocator import keep_freed_memory
 from ..context import Context, as_context
 from ..sites import GaussianSites
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
@@ -64,6 +65,7 @@ class _AmortizedStrategy(_VariationalStrategy):
                 f"{type(variational_distribution).__name__}."
             )
         super().__init__(model, inducing_points, variational_distribution, learn_inducing_locations, jitter_val)
+        keep_freed_memory()
         self._conditioning: Context | None = None
         self._conditioning_encoding: Encoding | None = None
         self._q_u_versions: tuple[int, ...] = ()

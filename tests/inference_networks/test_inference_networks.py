@@ -237,8 +237,12 @@ MISSINGNESS = {
 class TestBlocks:
     """On a CPU, large networks are evaluated in blocks that fit into its cache, at the observed entries alone."""
 
-    # two networks with all rows, one with a few, one with one
-    sizes = pytest.mark.parametrize("entries", [lambda num_rows: 2 * num_rows, lambda _: 3, lambda _: 1])
+    # of which a block has so many
+    sizes = pytest.mark.parametrize(
+        "entries",
+        [lambda num_rows: 2 * num_rows, lambda num_rows: 3, lambda num_rows: 1],
+        ids=["two networks", "some rows of a network", "a row of a network"],
+    )
     by_pieces = pytest.mark.parametrize("min_rows", [1, 10**9], ids=["pieces", "products"])
 
     def run(self, network, y, observed):
@@ -260,21 +264,15 @@ class TestBlocks:
         network = network_class(num_outputs, 2, (20, 20)).double()
         y, observed = random_task(torch.float64, *batch_shape, 11, num_outputs)
         observed = missing(observed)
-        with patch.object(base, "BLOCK_BYTES", 10**9):
+        with patch.object(base, "SMALL_BYTES", 10**9):
             expected = self.run(network, y, observed)
         with (
-            patch.object(base, "BLOCK_BYTES", 20 * 8 * entries(math.prod(batch_shape) * 11)),
+            patch.multiple(base, SMALL_BYTES=0, BLOCK_BYTES=20 * 8 * entries(math.prod(batch_shape) * 11)),
             patch.multiple(mlp, MIN_UNITS_OF_PIECES=1, MIN_ROWS_OF_PIECES=min_rows),
         ):
             results = self.run(network, y, observed)
         for result, value in zip(results, expected, strict=True):
             torch.testing.assert_close(result, value, rtol=1e-11, atol=1e-11)
-
-    @pytest.mark.parametrize("batch_shape", [(), (0,), (3,)])
-    def test_there_may_be_no_rows(self, network_class, batch_shape):
-        y = torch.zeros(*batch_shape, 0, 3)
-        with patch.object(base, "BLOCK_BYTES", 1):
-            assert network_class(3, 2)(y, y == 0).shape == (*batch_shape, 2, 0)
 
     @pytest.mark.parametrize("network_class", [FactorNet, IndexNet, PointNet])
     def test_missing_entries_cost_no_products(self, network_class):
@@ -316,7 +314,7 @@ class TestBlocks:
         network = network_class(3, 2)
         y, observed = random_task(torch.float32, 4, 7, 3)
         expected = network(y, observed).precision
-        with patch.object(base, "BLOCK_BYTES", 1):
+        with patch.object(base, "SMALL_BYTES", 0):
             mapped = torch.func.vmap(lambda y, observed: network(y, observed).precision)(y, observed)
             torch.testing.assert_close(mapped, expected)
             _, vjp = torch.func.vjp(lambda y: network(y, observed).precision, y)
@@ -325,12 +323,12 @@ class TestBlocks:
     def test_a_compiler_sees_no_values(self, network_class):
         network = network_class(3, 2)
         y, observed = random_task(torch.float32, 4, 7, 3)
-        with patch.object(base, "BLOCK_BYTES", 1):
+        with patch.object(base, "SMALL_BYTES", 0):
             compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
             torch.testing.assert_close(compiled(y, observed).precision, network(y, observed).precision)
 
     def test_tensors_without_values_have_shapes(self, network_class):
-        with patch.object(base, "BLOCK_BYTES", 1):
+        with patch.object(base, "SMALL_BYTES", 0):
             with torch.device("meta"):
                 sites = network_class(3, 2)(torch.zeros(7, 3), torch.zeros(7, 3, dtype=torch.bool))
             assert sites.shape == (2, 7)
