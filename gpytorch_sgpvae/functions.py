@@ -18,6 +18,40 @@ from torch.autograd import Function
 SMALLEST_PRECISION = 1e-12
 
 
+class SquaredExponential(Function):
+    r"""
+    :math:`K_{ij} = s \exp(-\tfrac 1 2 |\mathbf x_i - \mathbf z_j|^2)`. With :math:`G = \bar K \circ K`,
+
+    .. math::
+
+        \bar{\mathbf x}_i = \sum_j G_{ij} (\mathbf z_j - \mathbf x_i), \qquad
+        \bar{\mathbf z}_j = \sum_i G_{ij} (\mathbf x_i - \mathbf z_j), \qquad
+        \bar s = \sum_{ij} G_{ij} / s
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, z: Tensor, scale: Tensor) -> Tensor:
+        x_given, z_given = x, z
+        x, z = _centred(x, z)
+        # −½ |x − z|² = x·z − ½ |x|² − ½ |z|²
+        left = torch.cat([x, -0.5 * x.square().sum(-1, keepdim=True), torch.ones_like(x[..., :1])], dim=-1)
+        right = torch.cat([z, torch.ones_like(z[..., :1]), -0.5 * z.square().sum(-1, keepdim=True)], dim=-1)
+        K = (left @ right.mT).clamp_max_(0.0).exp_().mul_(scale)  # (..., N, M)
+        ctx.save_for_backward(x_given, z_given, scale, K)
+        return K
+
+    @staticmethod
+    def backward(ctx: Any, K_bar: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x_given, z_given, scale, K = ctx.saved_tensors
+        x, z = _centred(x_given, z_given)
+        G = K_bar * K  # (..., N, M)
+        z_sum, row_sum = _weighted_sums(z, G)  # (..., N, D), (..., N, 1)
+        x_sum, column_sum = _weighted_sums(x, G.mT)  # (..., M, D), (..., M, 1)
+        scale_bar = row_sum.sum(-2, keepdim=True) / scale  # (..., 1, 1)
+        x_bar, z_bar = z_sum - row_sum * x, x_sum - column_sum * z
+        return _like(x_given, x_bar), _like(z_given, z_bar), _like(scale, scale_bar)
+
+
 class InverseCholesky(Function):
     r"""
     :math:`R = \mathrm{chol}(B)^{-1}`, in the working dtype. With :math:`\Phi` the lower triangle and half of the
@@ -242,6 +276,20 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
 
 def identity_like(matrix: Tensor) -> Tensor:
     return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+
+
+def _centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Differences are all that counts, and they lose fewest digits around zero."""
+    centre = x.mean(-2, keepdim=True)
+    return x - centre, z - centre
+
+
+def _weighted_sums(points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_j w_ij x_j and Σ_j w_ij, of points in rows."""
+    with_ones = torch.cat([points, torch.ones_like(points[..., :1])], dim=-1)
+    # the large matrix on the right, as in matvec
+    sums = (with_ones.mT @ weights.mT).mT
+    return sums[..., :-1], sums[..., -1:]
 
 
 def _scale_columns(matrix: Tensor, scale: Tensor) -> Tensor:

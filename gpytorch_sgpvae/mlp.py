@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-# From so many units and rows on, the first two layers of a stack are evaluated by pieces: to find those of a network
-# takes as long as the products of some 200 rows.
-MIN_UNITS_OF_PIECES = 64
-MIN_ROWS_OF_PIECES = 256
+# From so many rows on, what is done for each of them outweighs what is done once for a layer of a CPU's network.
+MANY_ROWS = 256
+# So many units make linear pieces worth their while.
+MANY_UNITS = 64
 
 _GROUP = 16
 
@@ -98,6 +98,8 @@ class StackedMLP(torch.nn.Module):
             torch.nn.init.uniform_(bias, -bound, bound)
 
     def forward(self, input: Tensor) -> Tensor:
+        if input.device.type == "cpu" and input.shape[1] >= MANY_ROWS:
+            return _evaluate_columns(list(self.weights), list(self.biases), list(self.activations), input)
         hidden = input  # (P, B, in)
         for weight, bias, activation in zip(self.weights, self.biases, self.activations, strict=False):
             hidden = activation(torch.baddbmm(bias, hidden, weight))  # (P, B, hidden)
@@ -105,8 +107,8 @@ class StackedMLP(torch.nn.Module):
 
     def split(self, size: int) -> list[Callable[[Tensor], Tensor]]:
         """
-        The networks in groups of `size`, the last of which may be smaller: each a function as this is, which is faster
-        than this for many rows on a CPU.
+        The networks in groups of `size`, the last of which may be smaller: each a function as this is, for a CPU, which
+        is faster with groups that fit into its cache.
         """
         # the gradient of a split is one concatenation, that of a slice is a tensor of zeros as large as the whole
         weights = zip(*(weight.split(size) for weight in self.weights), strict=True)
@@ -116,20 +118,13 @@ class StackedMLP(torch.nn.Module):
     def _evaluate_group(self, weights: Sequence[Tensor], biases: Sequence[Tensor], input: Tensor) -> Tensor:
         activations = list(self.activations)
         in_size, units = weights[0].shape[1:]
-        large = units >= MIN_UNITS_OF_PIECES and input.shape[1] >= MIN_ROWS_OF_PIECES
-        if large and in_size == 1 and activations and type(activations[0]) is torch.nn.ReLU:
-            product = _two_layers_of_one_number(input, *weights[:2], *biases[:2])  # (P, B, hidden)
-            if len(weights) == 2:
-                return product
-            input = activations[1](product)
-            weights, biases, activations = weights[2:], biases[2:], activations[2:]
-        # Units before rows: products whose last dimension is the long one are up to twice as fast.
-        hidden = input.mT  # (P, in, B)
-        for weight, bias, activation in zip(weights, biases, activations, strict=False):
-            hidden = torch.baddbmm(bias.mT, weight.mT, hidden)  # (P, hidden, B)
-            # any other may tell one dimension from another, and gets them in their order
-            hidden = activation(hidden) if type(activation) is torch.nn.ReLU else activation(hidden.mT).mT
-        return torch.baddbmm(biases[-1].mT, weights[-1].mT, hidden).mT  # (P, B, out)
+        large = units >= MANY_UNITS and input.shape[1] >= MANY_ROWS
+        if not (large and in_size == 1 and activations and type(activations[0]) is torch.nn.ReLU):
+            return _evaluate_columns(weights, biases, activations, input)
+        product = _two_layers_of_one_number(input, *weights[:2], *biases[:2])  # (P, B, hidden)
+        if len(weights) == 2:
+            return product
+        return _evaluate_columns(weights[2:], biases[2:], activations[2:], activations[1](product))  # (P, B, out)
 
     @property
     def output_bias(self) -> Tensor:
@@ -142,6 +137,18 @@ def _layer_sizes(in_size: int, hidden_sizes: Sequence[int], out_size: int) -> li
     if min(sizes) < 1:
         raise ValueError(f"Layer sizes must be at least 1, got {sizes} from the input to the output.")
     return list(pairwise(sizes))
+
+
+def _evaluate_columns(
+    weights: Sequence[Tensor], biases: Sequence[Tensor], activations: Sequence[torch.nn.Module], input: Tensor
+) -> Tensor:
+    """A stack with units before rows: products whose last dimension is the long one are faster, up to twice."""
+    hidden = input.mT.contiguous()  # (P, in, B)
+    for weight, bias, activation in zip(weights, biases, activations, strict=False):
+        hidden = torch.baddbmm(bias.mT, weight.mT, hidden)  # (P, hidden, B)
+        # any other may tell one dimension from another, and gets them in their order
+        hidden = activation(hidden) if type(activation) is torch.nn.ReLU else activation(hidden.mT).mT
+    return torch.baddbmm(biases[-1].mT, weights[-1].mT, hidden).mT  # (P, B, out)
 
 
 def _two_layers_of_one_number(input: Tensor, w: Tensor, V: Tensor, b: Tensor, c: Tensor) -> Tensor:

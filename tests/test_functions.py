@@ -30,6 +30,18 @@ def symmetric(matrix):
 
 
 CASES = {
+    "squared_exponential": (
+        functions.SquaredExponential.apply,
+        lambda: (randn(T, K, N, 2), randn(T, K, M, 2), precisions(K, 1, 1)),
+    ),
+    "squared_exponential, shared inputs": (
+        functions.SquaredExponential.apply,
+        lambda: (randn(K, M, 2), randn(T, K, N, 2), precisions(1, 1)),
+    ),
+    "squared_exponential, shared inputs on the right": (
+        functions.SquaredExponential.apply,
+        lambda: (randn(T, K, M, 2), randn(K, N, 2), precisions(K, 1, 1)),
+    ),
     "inverse_cholesky": (
         lambda matrix: functions.InverseCholesky.apply(symmetric(matrix)),
         lambda: (covariance(K, size=M),),

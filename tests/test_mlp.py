@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from gpytorch_sgpvae import MLP, mlp
 from gpytorch_sgpvae.mlp import StackedMLP
 
-by_pieces = patch.multiple(mlp, MIN_UNITS_OF_PIECES=1, MIN_ROWS_OF_PIECES=0)
+by_pieces = patch.multiple(mlp, MANY_UNITS=1, MANY_ROWS=0)
 
 
 def evaluate_in_groups(stack, inputs, size):
@@ -31,9 +31,10 @@ def assert_groups_equal_the_stack(stack, inputs, size=2):
 
 
 @pytest.mark.parametrize("hidden_sizes", [(), (4,), (4, 5, 6)])
-def test_a_stack_equals_its_networks_one_by_one(hidden_sizes):
+@pytest.mark.parametrize("num_rows", [7, mlp.MANY_ROWS])
+def test_a_stack_equals_its_networks_one_by_one(hidden_sizes, num_rows):
     stack = StackedMLP(3, 2, 5, hidden_sizes, torch.nn.Tanh)
-    inputs = torch.randn(3, 7, 2)
+    inputs = torch.randn(3, num_rows, 2)
     outputs = stack(inputs)
     for p in range(3):
         single = MLP(2, 5, hidden_sizes, torch.nn.Tanh)

@@ -15,8 +15,6 @@ from ..sites import GaussianSites
 BLOCK_BYTES = 2**21
 # The rows of one network may take so many blocks, before they are cut too: it then prepares itself more than once.
 BLOCKS_PER_NETWORK = 4
-# If all units of a layer take no more than this, the number of operations is what counts.
-SMALL_BYTES = 2**19
 
 Terms = Callable[[Tensor], Sequence[Tensor]]
 
@@ -170,13 +168,13 @@ class InferenceNetwork(torch.nn.Module):
 def entries_per_block(observed: Tensor, bytes_per_entry: int) -> int | None:
     """
     How many of the entries to evaluate at once, so that none of their layers takes more than :data:`BLOCK_BYTES`; None
-    for all of them in the plain way, which has the fewest operations.
+    for all of them, which takes the fewest operations.
 
     Evaluation in blocks leaves the missing entries out, and how many these are must be read from `observed`: a GPU
     would have to wait for that, a compiler and a transform of :mod:`torch.func` cannot know it.
     """
     if (
-        observed.numel() * bytes_per_entry <= SMALL_BYTES
+        observed.numel() * bytes_per_entry <= BLOCK_BYTES
         or observed.device.type != "cpu"
         or type(observed) is not Tensor
         or torch.compiler.is_compiling()

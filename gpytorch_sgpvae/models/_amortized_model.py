@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..context import Context, as_context
 from ..inference_networks import FactorNet, IndexNet, InferenceNetwork, PointNet, ZeroImputation
+from ..kernels import ScaledRBFKernel
 from ..likelihoods import DecoderLikelihood, GaussianObservations, Prediction
 from ..mlls import TaskELBO
 from ..mlp import MLP
@@ -175,6 +176,4 @@ def make_likelihood(
 
 def default_kernel(num_latents: int, input_dim: int | None) -> gpytorch.kernels.Kernel:
     """A scaled RBF kernel for each latent function, with a lengthscale for each input dimension if that is known."""
-    latents = torch.Size([num_latents])
-    base_kernel = gpytorch.kernels.RBFKernel(ard_num_dims=input_dim, batch_shape=latents)
-    return gpytorch.kernels.ScaleKernel(base_kernel, batch_shape=latents)
+    return ScaledRBFKernel(ard_num_dims=input_dim, batch_shape=torch.Size([num_latents]))

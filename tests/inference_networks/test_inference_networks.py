@@ -264,11 +264,11 @@ class TestBlocks:
         network = network_class(num_outputs, 2, (20, 20)).double()
         y, observed = random_task(torch.float64, *batch_shape, 11, num_outputs)
         observed = missing(observed)
-        with patch.object(base, "SMALL_BYTES", 10**9):
+        with patch.object(base, "BLOCK_BYTES", 10**9):
             expected = self.run(network, y, observed)
         with (
-            patch.multiple(base, SMALL_BYTES=0, BLOCK_BYTES=20 * 8 * entries(math.prod(batch_shape) * 11)),
-            patch.multiple(mlp, MIN_UNITS_OF_PIECES=1, MIN_ROWS_OF_PIECES=min_rows),
+            patch.object(base, "BLOCK_BYTES", 20 * 8 * entries(math.prod(batch_shape) * 11)),
+            patch.multiple(mlp, MANY_UNITS=1, MANY_ROWS=min_rows),
         ):
             results = self.run(network, y, observed)
         for result, value in zip(results, expected, strict=True):
@@ -314,7 +314,7 @@ class TestBlocks:
         network = network_class(3, 2)
         y, observed = random_task(torch.float32, 4, 7, 3)
         expected = network(y, observed).precision
-        with patch.object(base, "SMALL_BYTES", 0):
+        with patch.object(base, "BLOCK_BYTES", 1):
             mapped = torch.func.vmap(lambda y, observed: network(y, observed).precision)(y, observed)
             torch.testing.assert_close(mapped, expected)
             _, vjp = torch.func.vjp(lambda y: network(y, observed).precision, y)
@@ -323,12 +323,12 @@ class TestBlocks:
     def test_a_compiler_sees_no_values(self, network_class):
         network = network_class(3, 2)
         y, observed = random_task(torch.float32, 4, 7, 3)
-        with patch.object(base, "SMALL_BYTES", 0):
+        with patch.object(base, "BLOCK_BYTES", 1):
             compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
             torch.testing.assert_close(compiled(y, observed).precision, network(y, observed).precision)
 
     def test_tensors_without_values_have_shapes(self, network_class):
-        with patch.object(base, "SMALL_BYTES", 0):
+        with patch.object(base, "BLOCK_BYTES", 1):
             with torch.device("meta"):
                 sites = network_class(3, 2)(torch.zeros(7, 3), torch.zeros(7, 3, dtype=torch.bool))
             assert sites.shape == (2, 7)
