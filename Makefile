@@ -18,6 +18,7 @@ test: .venv/test.installed .venv/examples.installed ## Run the tests
 
 bench: .venv-bench/bench.installed ## Measure speed and memory beside the real peers, write benchmarks/results
 	$(KEEP_MEMORY) .venv-bench/bin/python -m benchmarks
+	.venv-bench/bin/python -m benchmarks shapes growth --output benchmarks/results/default-allocator
 
 lint: .venv/lint.installed ## Check style, formatting and types
 	$(BIN)/ruff check .

@@ -53,7 +53,7 @@ def run(options: Options) -> Report:
     goals = [goal for key, shape in options.shapes.items() for goal in make_goals(shape.name, times[key], TARGETS[key])]
     notes = (
         "SVGP and the products have no inference network: for large EEG half of a step is the network's, for two balls "
-        "nearly all of it, so that there is no target beside them."
+        "nearly all of it, which therefore has no targets beside them."
     )
     return Report(
         title="One training step",
