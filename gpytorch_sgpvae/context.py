@@ -10,6 +10,8 @@ import torch
 from gpytorch import settings
 from torch import Tensor
 
+from .shapes import check_chunk_size
+
 
 class Context:
     r"""
@@ -213,8 +215,7 @@ class Context:
 
         :param chunk_size: Number of points in each; the last may have fewer.
         """
-        if chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
+        check_chunk_size(chunk_size)
         for start in range(0, max(self.num_points, 1), chunk_size):
             length = min(chunk_size, self.num_points - start)
             chunk = copy.copy(self)

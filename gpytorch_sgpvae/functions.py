@@ -64,8 +64,7 @@ class InverseCholesky(Function):
 
     @staticmethod
     def forward(ctx: Any, B: Tensor) -> Tensor:
-        chol = psd_safe_cholesky(B.to(working_dtype(B)))  # (..., M, M)
-        R = torch.linalg.solve_triangular(chol, identity_like(chol), upper=False)  # (..., M, M)
+        R = _inverse_cholesky(B.to(working_dtype(B)))  # (..., M, M)
         ctx.dtype = B.dtype
         ctx.save_for_backward(R)
         return R
@@ -94,7 +93,7 @@ class WhitenedPosterior(Function):
 
     @staticmethod
     def forward(ctx: Any, precision: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-        R = InverseCholesky.forward(ctx, precision + identity_like(precision))  # (..., M, M)
+        R = _inverse_cholesky(precision + identity_like(precision))  # (..., M, M)
         S = R.mT @ R  # (..., M, M)
         m = matvec(S, b)  # (..., M)
         F = identity_like(S) - S  # (..., M, M)
@@ -307,6 +306,11 @@ def _add_outer(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
 def _like(tensor: Tensor, gradient: Tensor) -> Tensor:
     """The gradient of a tensor that was broadcast on its way."""
     return gradient.sum_to_size(tensor.shape)
+
+
+def _inverse_cholesky(B: Tensor) -> Tensor:
+    chol = psd_safe_cholesky(B)
+    return torch.linalg.solve_triangular(chol, identity_like(chol), upper=False)
 
 
 def _inverse_cholesky_backward(R: Tensor, R_bar: Tensor) -> Tensor:

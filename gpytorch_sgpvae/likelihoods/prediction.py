@@ -10,6 +10,7 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 from torch.distributions import AffineTransform, Distribution, Normal, TransformedDistribution, constraints
 
+from ..shapes import check_chunk_size
 from .observation_models.distributions import ColumnwiseDistribution, bisect
 from .targets import as_rows, check_support, fill_missing
 
@@ -67,8 +68,7 @@ class Prediction:
         if base_samples is not None and base_samples.dim() != function_mean.dim() + 1:
             shape = ("S", *function_mean.shape)
             raise ValueError(f"Expected base_samples of shape {shape}, got {tuple(base_samples.shape)}.")
-        if chunk_size is not None and chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
+        check_chunk_size(chunk_size)
         self.likelihood = likelihood
         self.function_mean = function_mean
         self.function_stddev = function_stddev

@@ -9,6 +9,7 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from ..context import Context, as_context
+from ..shapes import check_chunk_size
 from ._amortized_strategy import Encoding, _AmortizedStrategy
 from .amortized_variational_strategy import AmortizedVariationalStrategy, SparseEncoding
 
@@ -57,8 +58,7 @@ class Posterior:
         :param x: New inputs (`*T x N x D`).
         :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
         """
-        if chunk_size is not None and chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
+        check_chunk_size(chunk_size)
         x = x.unsqueeze(-1) if x.dim() == 1 else x
         whole = chunk_size is None or chunk_size >= x.shape[-2] or self.encoding.of_points_only
         means, variances = [], []
