@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from unittest.mock import MagicMock, patch
 
 import gpytorch
+import numpy as np
 import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
@@ -235,3 +236,15 @@ def cholesky_calls() -> Iterator[list[torch.Size]]:
         patch("torch.cholesky", record(torch.cholesky)),
     ):
         yield shapes
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().numpy()
+
+
+def softplus(x):
+    return np.logaddexp(0, x)
+
+
+def assert_equal(actual: Tensor, expected: np.ndarray, **tolerance) -> None:
+    torch.testing.assert_close(actual.detach(), torch.as_tensor(expected, dtype=torch.float64), **tolerance)

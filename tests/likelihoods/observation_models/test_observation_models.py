@@ -14,12 +14,12 @@ import scipy.special
 import scipy.stats
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from helpers import array, assert_equal, softplus
 from torch import Tensor
 
 import gpytorch_sgpvae.likelihoods.observation_models
 from gpytorch_sgpvae import (
     MLP,
-    SGPVAE,
     BernoulliObservations,
     CategoricalObservations,
     DecoderLikelihood,
@@ -32,7 +32,6 @@ from gpytorch_sgpvae import (
     PoissonObservations,
     StudentTObservations,
 )
-from gpytorch_sgpvae.likelihoods.observation_models.distributions import log_softplus, regularized_beta
 from gpytorch_sgpvae.likelihoods.targets import check_support
 
 N, P, C, S = 5, 3, 4, 6
@@ -90,14 +89,6 @@ class Case:
     outside: tuple[float, ...]
     described: str
     learnt: tuple[str, ...] = ()
-
-
-def array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().numpy()
-
-
-def softplus(x):
-    return np.logaddexp(0, x)
 
 
 def spread(size, low, high):
@@ -227,10 +218,6 @@ def make_q_f(num_latents, *batch_shape, dtype=torch.float64):
     covariance = torch.eye(N, dtype=dtype).expand(*batch_shape, num_latents, N, N) * 0.3
     mean = torch.randn(*batch_shape, num_latents, N, dtype=dtype, requires_grad=True)
     return mean, MultitaskMultivariateNormal.from_batch_mvn(MultivariateNormal(mean, covariance))
-
-
-def assert_equal(actual: Tensor, expected: np.ndarray, **tolerance) -> None:
-    torch.testing.assert_close(actual.detach(), torch.as_tensor(expected, dtype=torch.float64), **tolerance)
 
 
 class TestDistributions:
@@ -459,78 +446,3 @@ def test_predictions_have_the_moments_of_the_mixture(case, batch_shape):
     mean = components.mean.mean(0)
     assert_equal(prediction.mean, mean)
     assert_equal(prediction.variance, (components.variance + components.mean**2).mean(0) - mean**2)
-
-
-class TestMixedObservations:
-    def test_are_the_parts_side_by_side(self):
-        gaussian, classes = GaussianObservations(2).initialize(noise=0.3), CategoricalObservations(1, 3)
-        model = MixedObservations([gaussian, classes])
-        assert (model.num_outputs, model.decoder_size) == (3, 5)
-        decoded, y = torch.randn(N, 5), torch.tensor([0.5, -0.5, 2.0]).expand(N, 3)
-        distribution = model(decoded)
-        expected = [gaussian(decoded[:, :2]).log_prob(y[:, :2]), classes(decoded[:, 2:]).log_prob(y[:, 2:])]
-        assert torch.equal(distribution.log_prob(y), torch.cat(expected, -1))
-        assert distribution.parts[1].probs.shape == (N, 1, 3)
-        allowed = distribution.support.check(torch.tensor([[0.5, -0.5, 3.0], [1.0, 1.0, 1.0]]))
-        assert allowed.tolist() == [[True, True, False], [True, True, True]]
-
-    def test_show_gpytorch_the_parameters_of_their_parts(self):
-        prior = gpytorch.priors.GammaPrior(2.0, 3.0)
-        model = MixedObservations([PoissonObservations(1), GaussianObservations(2, noise_prior=prior)])
-        assert [registered for _, _, registered, *_ in model.named_priors()] == [prior]
-        model.initialize(**{"observation_models.1.noise": 0.3})
-        torch.testing.assert_close(model(torch.zeros(N, 3)).variance[:, 1:], torch.full((N, 2), 0.3))
-
-    def test_learn_temperatures_rain_flags_and_counts_with_holes_together(self, dtype):
-        x = torch.linspace(0, 6, 30, dtype=dtype).unsqueeze(-1)
-        wave = x.sin()
-        wet = (wave > 0).to(dtype)
-        rain = torch.where(wet == 1, torch.exp(wave), torch.nan)
-        y = torch.cat([wave, -wave, rain, wet, (4 + 3 * wave).round()], -1)
-        y[torch.rand(y.shape) < 0.2] = torch.nan
-        model = MixedObservations(
-            [GaussianObservations(2), LogNormalObservations(1), BernoulliObservations(1), PoissonObservations(1)]
-        )
-        decoder = MLP(2, model.decoder_size, (10,))
-        sgpvae = SGPVAE(5, 2, x[::4], decoder=decoder, observation_model=model)
-        optimizer = torch.optim.Adam(sgpvae.parameters(), lr=1e-2)
-        losses = []
-        for _ in range(60):
-            optimizer.zero_grad()
-            loss = sgpvae.loss((x, y))
-            loss.backward()
-            assert all(p.grad.isfinite().all() for p in sgpvae.parameters() if p.grad is not None)
-            optimizer.step()
-            losses.append(loss.item())
-        assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
-        prediction = sgpvae.eval().predict(x, (x, y))
-        assert prediction.mean.shape == (30, 5)
-        assert prediction.mean.dtype == dtype
-        assert (prediction.mean[:, 2:] > 0).all()
-        assert (prediction.mean[:, 3] < 1).all()
-        assert torch.equal(prediction.log_prob(y).isnan(), y.isnan())
-        draws = prediction.sample(3)
-        assert (draws[..., 2] > 0).all()
-        assert torch.equal(draws[..., 3:], draws[..., 3:].round())
-
-
-class TestSpecialFunctions:
-    def test_the_incomplete_beta_function_is_scipys(self):
-        sizes = torch.tensor([1e-3, 0.5, 1.0, 7.3, 200.0, 1e5]).double()
-        x = torch.tensor([0.0, 1e-9, 0.01, 0.3, 0.5, 0.9, 0.9999, 1.0]).double()
-        a, b, x = torch.meshgrid(sizes, sizes, x, indexing="ij")
-        assert_equal(
-            regularized_beta(a, b, x), scipy.special.betainc(array(a), array(b), array(x)), rtol=1e-8, atol=1e-12
-        )
-
-    def test_the_logarithm_of_softplus_keeps_its_value_and_gradient(self, dtype):
-        x = torch.tensor([-40.1, -39.9, -1.0, 0.0, 3.0, 1e3], dtype=dtype, requires_grad=True)
-        exact = array(x).astype(np.float64)
-        (gradient,) = torch.autograd.grad(log_softplus(x).sum(), x)
-        assert_equal(log_softplus(x).double(), np.log(softplus(exact)), rtol=1e-6, atol=1e-6)
-        assert_equal(gradient.double(), scipy.special.expit(exact) / softplus(exact), rtol=1e-5, atol=1e-5)
-        # where the exponential has underflowed: log softplus(x) = x
-        x = torch.tensor([-1e3, -1e6], dtype=dtype, requires_grad=True)
-        (gradient,) = torch.autograd.grad(log_softplus(x).sum(), x)
-        assert torch.equal(log_softplus(x), x)
-        assert torch.equal(gradient, torch.ones_like(x))
