@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,10 @@ from gpytorch import settings
 from torch import Tensor
 
 from .shapes import check_chunk_size
+
+
+class NonFiniteDataError(ValueError):
+    """A task has infinite outputs, or observed rows whose inputs are not finite."""
 
 
 class Context:
@@ -108,41 +112,7 @@ class Context:
         :param tasks: Pairs of x (`N_t x D`, or `N_t`) and y (`N_t x P`, or `N_t`), or contexts without a batch.
         :return: A context of batch shape `T` with N = max N_t.
         """
-        xs: list[Tensor] = []
-        ys: list[Tensor] = []
-        for i, task in enumerate(tasks):
-            pair = (task.x, task.y) if isinstance(task, Context) else task
-            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-                raise TypeError(f"Task {i} is a {type(task).__name__}: expected a pair (x, y) or a Context.")
-            x, y = pair
-            _check_tensor("x", x)
-            _check_tensor("y", y)
-            x = x.unsqueeze(-1) if x.dim() == 1 else x
-            if x.dim() != 2 or y.dim() not in (1, 2) or y.shape[0] != x.shape[0]:
-                raise ValueError(
-                    f"Task {i} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: "
-                    "expected x (N, D) and y (N, P), or (N,) for one output, with the same N."
-                )
-            if xs and (x.shape[1:], y.shape[1:]) != (xs[0].shape[1:], ys[0].shape[1:]):
-                raise ValueError(
-                    f"Task {i} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}, but task 0 has "
-                    f"{tuple(xs[0].shape)} and {tuple(ys[0].shape)}: only N may differ between tasks. "
-                    "An output that a task lacks is a column of NaN."
-                )
-            if xs and (x.dtype, x.device) != (xs[0].dtype, xs[0].device):
-                raise ValueError(
-                    f"Task {i} is {x.dtype} on {x.device}, but task 0 is {xs[0].dtype} on {xs[0].device}: "
-                    "convert one with .to(...) first."
-                )
-            xs.append(x)
-            ys.append(y)
-        if not xs:
-            raise ValueError("Context.pad needs at least one task, got none.")
-        num_points = max(x.shape[0] for x in xs)
-        return cls(
-            torch.stack([_pad_inputs(x, num_points) for x in xs]),
-            torch.stack([_pad_outputs(y, num_points) for y in ys]),
-        )
+        return cls(*pad_tasks(tasks))
 
     @property
     def num_points(self) -> int:
@@ -178,18 +148,22 @@ class Context:
             return x.shape == (*given.shape, 1) and x.stride(0) == given.stride(0)
         return x is given
 
-    def hide(self, probability: float, generator: torch.Generator | None = None) -> Context:
+    def hide(
+        self, probability: float, generator: torch.Generator | None = None, base_samples: Tensor | None = None
+    ) -> Context:
         r"""
         This context with fewer observed entries: each is hidden with a probability. A model that is conditioned on it,
         and judged by this context's y, learns to do with less than it was given.
 
         :param probability: Of each observed entry.
         :param generator: Source of the randomness.
+        :param base_samples: Samples from [0, 1) to use instead of new ones (`*T x N x P`).
         """
         if not 0 <= probability <= 1:
             raise ValueError(f"Expected a probability between 0 and 1, got {probability}.")
-        rand = torch.rand(self.filled.shape, dtype=self.dtype, device=self.device, generator=generator)
-        kept = self.observed & (rand >= probability)
+        if base_samples is None:
+            base_samples = torch.rand(self.filled.shape, dtype=self.dtype, device=self.device, generator=generator)
+        kept = self.observed & (base_samples >= probability)
         return Context(self.x, self._like_y(torch.where(kept, self.filled, torch.nan)))
 
     def subset(self, num_points: int, generator: torch.Generator | None = None) -> Context:
@@ -250,6 +224,58 @@ def as_context(context: Context | tuple[Tensor, Tensor]) -> Context:
     raise TypeError(f"Expected a Context or a pair (x, y), got {type(context).__name__}.")
 
 
+def pad_tasks(
+    tasks: Iterable[tuple[Tensor, Tensor] | Context], ids: Sequence[Any] | None = None
+) -> tuple[Tensor, Tensor]:
+    """
+    The tensors of :meth:`Context.pad`, whose values nobody has looked at yet.
+
+    :param ids: What errors call the tasks, by default 0, 1, ....
+    """
+    xs: list[Tensor] = []
+    ys: list[Tensor] = []
+    for i, task in enumerate(tasks):
+        name = i if ids is None else ids[i]
+        x, y = as_pair(task, name)
+        if xs and (x.shape[1:], y.shape[1:]) != (xs[0].shape[1:], ys[0].shape[1:]):
+            raise ValueError(
+                f"Task {name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}, but task "
+                f"{0 if ids is None else ids[0]} has {tuple(xs[0].shape)} and {tuple(ys[0].shape)}: only N may differ "
+                "between tasks. An output that a task lacks is a column of NaN."
+            )
+        if xs and (x.dtype, x.device) != (xs[0].dtype, xs[0].device):
+            raise ValueError(
+                f"Task {name} is {x.dtype} on {x.device}, but task {0 if ids is None else ids[0]} is {xs[0].dtype} on "
+                f"{xs[0].device}: convert one with .to(...) first."
+            )
+        xs.append(x)
+        ys.append(y)
+    if not xs:
+        raise ValueError("Context.pad needs at least one task, got none.")
+    num_points = max(x.shape[0] for x in xs)
+    return (
+        torch.stack([_pad_inputs(x, num_points) for x in xs]),
+        torch.stack([_pad_outputs(y, num_points) for y in ys]),
+    )
+
+
+def as_pair(task: tuple[Tensor, Tensor] | Context, name: Any) -> tuple[Tensor, Tensor]:
+    """One task as x (`N x D`) and y (`N x P`, or `N`)."""
+    pair = (task.x, task.y) if isinstance(task, Context) else task
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise TypeError(f"Task {name} is a {type(task).__name__}: expected a pair (x, y) or a Context.")
+    x, y = pair
+    _check_tensor("x", x)
+    _check_tensor("y", y)
+    x = x.unsqueeze(-1) if x.dim() == 1 else x
+    if x.dim() != 2 or y.dim() not in (1, 2) or y.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"Task {name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: "
+            "expected x (N, D) and y (N, P), or (N,) for one output, with the same N."
+        )
+    return x, y
+
+
 def _version(x: Tensor) -> int | None:
     """How often x was changed in place; an inference tensor does not say."""
     return None if x.is_inference() else x._version
@@ -266,13 +292,13 @@ def _check_tensor(name: str, value: Any) -> None:
 
 def _check_values(x: Tensor, rows: Tensor, observed: Tensor) -> None:
     if torch.isinf(rows).any():
-        raise ValueError(
+        raise NonFiniteDataError(
             f"y of shape {tuple(rows.shape)} holds {int(torch.isinf(rows).sum())} infinite entries: "
             "write a missing entry as NaN, and clip or drop the others."
         )
     lost = ~torch.isfinite(x).all(-1) & observed.any(-1)
     if lost.any():
-        raise ValueError(
+        raise NonFiniteDataError(
             f"x of shape {tuple(x.shape)} is not finite in {int(lost.sum())} rows in which something is observed in "
             f"y of shape {tuple(rows.shape)}: an input cannot be missing; drop these rows or set their y to NaN."
         )

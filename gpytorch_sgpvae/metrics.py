@@ -23,6 +23,7 @@ Example:
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from torch.distributions import Distribution, Normal
 
 from .likelihoods import Prediction
 from .likelihoods.observation_models.distributions import ColumnwiseDistribution
-from .likelihoods.prediction import BLOCK_SIZE, draw
+from .likelihoods.prediction import BLOCK_SIZE, cdf, draw
 from .likelihoods.targets import as_rows, fill_missing
 
 
@@ -123,11 +124,14 @@ def coverage(prediction: Prediction, y: Tensor, level: float = 0.95) -> Tensor:
     """
     if not 0 < level < 1:
         raise ValueError(f"Expected a level strictly between 0 and 1, got {level}.")
-    lower, upper = prediction.quantile([0.5 - 0.5 * level, 0.5 + 0.5 * level])
-    y = as_rows(y, torch.Size([1, *lower.shape]))
-    inside = ((lower <= y) & (y <= upper)).to(lower.dtype)
-    # an interval that is NaN is not one that misses
-    return _mean_over_values(torch.where(lower <= upper, inside, torch.nan), y)
+    try:
+        inside = prediction.score(partial(_inside, level=level), y)
+    except NotImplementedError:  # a family without a distribution function has its quantiles from draws
+        lower, upper = prediction.quantile([0.5 - 0.5 * level, 0.5 + 0.5 * level])
+        rows = as_rows(y, torch.Size([1, *lower.shape]))
+        # an interval that is NaN is not one that misses
+        inside = torch.where(lower <= upper, ((lower <= rows) & (rows <= upper)).to(lower.dtype), torch.nan)
+    return _mean_over_values(inside, as_rows(y, torch.Size([1, *inside.shape])))
 
 
 def _mean_and_values(prediction: Prediction | Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,6 +144,17 @@ def _mean_over_values(scores: Tensor, y: Tensor) -> Tensor:
     observed = fill_missing(y)[1].expand_as(scores)
     dims = tuple(range(scores.dim() - 1))
     return torch.where(observed, scores, 0.0).sum(dims) / observed.sum(dims)
+
+
+def _inside(components: Distribution, y: Tensor, level: float) -> Tensor:
+    """Whether values are between two quantiles: asked of their probabilities, no quantile needs to be searched for."""
+    if isinstance(components, ColumnwiseDistribution):
+        return torch.cat([_inside(part, columns, level) for part, columns in components.split(y)], dim=-1)
+    # inf {z : F(z) >= p} <= y  where  F(y) >= p,  and  y <= inf {z : F(z) >= p}  where no smaller value has F >= p
+    below = cdf(components, y)
+    discrete = components.support is not None and components.support.is_discrete
+    inside = (below >= 0.5 - 0.5 * level) & ((cdf(components, y - 1) if discrete else below) < 0.5 + 0.5 * level)
+    return torch.where(below.isnan(), torch.nan, inside.to(below.dtype))
 
 
 def _crps(components: Distribution, y: Tensor) -> Tensor:

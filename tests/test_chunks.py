@@ -73,7 +73,7 @@ def test_a_likelihood_of_gpytorchs_own_with_missing_targets():
     context, objective = Context(x, y[:, 0]), TaskELBO(likelihood, model)
     with gpytorch.settings.observation_nan_policy("fill"):
         whole = objective(model(context.x, context=context), context.y)
-        chunked = objective.chunked(context, 5)
+        chunked = objective.of_context(context, chunk_size=5)
     torch.testing.assert_close(chunked, whole)
     chunked.backward()
 

@@ -247,7 +247,8 @@ def _gaussian_log_prob(components: Distribution, y: Tensor) -> Tensor:
     return Normal(mean, variance.sqrt(), validate_args=False).log_prob(y)
 
 
-def _cdf(components: Distribution, y: Tensor) -> Tensor:
+def cdf(components: Distribution, y: Tensor) -> Tensor:
+    """The mixture's distribution function."""
     support = components.support
     if support is None or support is constraints.real:
         return components.cdf(y).mean(0)
@@ -268,7 +269,7 @@ def _quantile(components: Distribution, p: Tensor) -> Tensor:
         lower, upper = bounds.amin(0), bounds.amax(0)
     except NotImplementedError:
         lower, upper = _bracket(components, p)
-    lower, upper = bisect(partial(_cdf, components), p, lower, upper)
+    lower, upper = bisect(partial(cdf, components), p, lower, upper)
     # A whole number between the two is the quantile of counts, exactly; to a real quantile it is as close as the rest.
     return torch.where(upper.floor() >= lower, upper.floor(), 0.5 * (lower + upper))
 
@@ -281,7 +282,7 @@ def _bracket(components: Distribution, p: Tensor) -> tuple[Tensor, Tensor]:
     width = torch.where(variance.isfinite() & (variance > 0), variance.sqrt(), 1.0)
     for _ in range(1024):  # float64's largest number is 2^1024
         lower, upper = center - width, center + width
-        outside = (_cdf(components, lower) >= p) | (_cdf(components, upper) < p)
+        outside = (cdf(components, lower) >= p) | (cdf(components, upper) < p)
         if not bool(outside.any()):
             break
         width = torch.where(outside, 2 * width, width)

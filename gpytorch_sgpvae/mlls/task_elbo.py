@@ -64,26 +64,28 @@ class TaskELBO(MarginalLogLikelihood):
         """
         return self._add_global_terms(self._expected_log_prob(variational_dist_f, target, **kwargs))
 
-    def chunked(
-        self,
-        context: Context,
-        chunk_size: int,
-        seen: Context | None = None,
-        base_samples: Tensor | None = None,
-        **kwargs: Any,
+    def of_context(
+        self, context: Context, seen: Context | None = None, chunk_size: int | None = None, **kwargs: Any
     ) -> Tensor:
         r"""
-        The bound of the model's own q(f) at a context's inputs, in the memory of one chunk of points: each chunk is
-        computed again in the backward pass. The values and gradients are those of :meth:`forward`.
+        The bound of the model's own q(f) at a context's inputs.
 
-        :param context: The tasks, whose points may be millions.
-        :param chunk_size: Number of points in a chunk.
+        :param context: The tasks.
         :param seen: What the model is conditioned on, if not the context itself.
-        :param base_samples: Standard normal samples for the likelihood (`S x *T x N x K`).
-        :param kwargs: Passed to the likelihood's `expected_log_prob`.
+        :param chunk_size: Compute for so many points at a time, and each chunk again in the backward pass: the same
+            bound and gradients in the memory of one chunk, for about twice the time.
+        :param kwargs: Passed to the likelihood's `expected_log_prob`, `base_samples` (`S x *T x N x K`) among them.
         :return: (`*T`)
         """
-        encoding = amortized_strategy(self.model).encode(context if seen is None else seen, chunk_size=chunk_size)
+        seen = context if seen is None else seen
+        if chunk_size is not None:
+            return self._of_chunks(context, seen, chunk_size, **kwargs)
+        return self(self.model(context.x, context=seen), context.y, **kwargs)
+
+    def _of_chunks(
+        self, context: Context, seen: Context, chunk_size: int, base_samples: Tensor | None = None, **kwargs: Any
+    ) -> Tensor:
+        encoding = amortized_strategy(self.model).encode(seen, chunk_size=chunk_size)
         num_samples = settings.num_likelihood_samples.value()
         nan_policy = settings.observation_nan_policy.value()
 

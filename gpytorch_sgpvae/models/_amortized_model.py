@@ -85,9 +85,7 @@ class _AmortizedModel(gpytorch.Module):
         self, context: Context, hide: float, objective: TaskELBO, chunk_size: int | None, **kwargs: Any
     ) -> Tensor:
         seen = context.hide(hide) if hide else context
-        if chunk_size is not None:
-            return objective.chunked(context, chunk_size, seen, **kwargs)
-        return objective(self.model(context.x, context=seen), context.y, **kwargs)
+        return objective.of_context(context, seen, chunk_size, **kwargs)
 
     def loss(self, context: Context | tuple[Tensor, Tensor], **kwargs: Any) -> Tensor:
         """Minus the mean :meth:`elbo` of the tasks: what an optimizer minimizes (a scalar)."""

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from matplotlib.figure import Figure
+
+# Beyond so many points of a curve every second one is dropped: a night's run does not make a checkpoint grow.
+MOST_POINTS = 4000
+
+PANELS = {
+    "ELBO per observed value (nats)": ("train_elbo", "val_elbo"),
+    "held-out error": ("val_mae", "val_nll"),
+    "coverage of the 95 % interval": ("val_coverage",),
+    "hyperparameters": ("noise", "lengthscale_min", "lengthscale_max"),
+}
+
+
+class TrainingCurves(Callback):
+    """
+    Draws how a run went, when it ends and when it is interrupted. The curves are part of the run's checkpoints: those
+    of a resumed run are whole.
+
+    :param path: File of the picture.
+
+    :ivar dict history: Of each name the steps and the values.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.history: dict[str, tuple[list[int], list[float]]] = {}
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step % trainer.log_every_n_steps == 0:
+            self._take(trainer, validation=False)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._take(trainer, validation=True)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._write(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._write(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"history": self.history}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.history = state_dict["history"]
+
+    def draw(self) -> Figure:
+        """The curves as a picture."""
+        panels = {title: [name for name in names if name in self.history] for title, names in PANELS.items()}
+        panels = {title: names for title, names in panels.items() if names}
+        figure = Figure(figsize=(4.5 * len(panels), 3.5), layout="constrained")
+        for i, (title, names) in enumerate(panels.items()):
+            axes = figure.add_subplot(1, len(panels), i + 1)
+            for name in names:
+                axes.plot(*self.history[name], label=name, marker="." if len(self.history[name][0]) < 30 else None)
+            axes.set(title=title, xlabel="step")
+            axes.grid(alpha=0.3)
+            axes.legend()
+        return figure
+
+    def _take(self, trainer: Trainer, validation: bool) -> None:
+        for name in (name for names in PANELS.values() for name in names):
+            value = trainer.callback_metrics.get(name)
+            if value is None or name.startswith("val_") != validation:
+                continue
+            steps, values = self.history.setdefault(name, ([], []))
+            if steps and steps[-1] >= trainer.global_step:
+                continue
+            steps.append(trainer.global_step)
+            values.append(float(value))
+            if len(steps) > MOST_POINTS:
+                self.history[name] = (steps[::2], values[::2])
+
+    def _write(self, trainer: Trainer) -> None:
+        if not trainer.is_global_zero or not self.history:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        part = self.path.with_name(f"{self.path.name}.part")
+        self.draw().savefig(part, format="png", dpi=120)
+        os.replace(part, self.path)

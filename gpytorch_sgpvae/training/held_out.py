@@ -1,0 +1,64 @@
+"""Scores of entries that a model was not shown."""
+
+from __future__ import annotations
+
+import gpytorch
+import torch
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.likelihoods import Likelihood
+from gpytorch.models import ApproximateGP
+from torch import Tensor
+from torch.distributions import Normal
+
+from .. import metrics
+from ..context import Context
+from ..likelihoods import DecoderLikelihood, Prediction
+from ..variational import condition
+from ..variational.posterior import amortized_strategy
+
+SCORES = ("mae", "nll", "coverage")
+
+
+def predict_hidden(
+    model: ApproximateGP,
+    likelihood: Likelihood,
+    x: Tensor,
+    seen: Context,
+    base_samples: Tensor,
+    chunk_size: int | None = None,
+) -> Prediction | None:
+    """
+    The predictive distribution of the outputs at x given what is seen of them, or None where the likelihood has none
+    that could be scored.
+
+    :param base_samples: Standard normal samples (`S x *T x N x K`).
+    """
+    encodes_in_chunks = amortized_strategy(model).encodes_in_chunks
+    posterior = condition(model, seen, chunk_size if encodes_in_chunks else None)
+    if isinstance(likelihood, DecoderLikelihood):
+        mean, variance = posterior.marginals(x, chunk_size)  # (*T, N, K), or (*T, N) without a latent dimension
+        if mean.dim() < base_samples.dim() - 1:
+            mean, variance = mean.unsqueeze(-1), variance.unsqueeze(-1)
+        return Prediction(likelihood, mean, variance.sqrt(), len(base_samples), base_samples, chunk_size)
+    with gpytorch.settings.observation_nan_policy("fill"):
+        marginal = likelihood(posterior(x))
+    if not isinstance(marginal, MultivariateNormal):
+        return None
+    mean, stddev = marginal.mean, marginal.stddev
+    if not isinstance(marginal, MultitaskMultivariateNormal):
+        mean, stddev = mean.unsqueeze(-1), stddev.unsqueeze(-1)  # (*T, N, 1)
+    # a mixture of a single Gaussian
+    return Prediction(lambda f: Normal(f, stddev, validate_args=False), mean, torch.zeros_like(mean), 1)
+
+
+def score_sums(prediction: Prediction, truth: Tensor) -> Tensor:
+    """
+    The sums of all :data:`SCORES` over the values that are there, and their number: what adds up over batches and
+    processes.
+
+    :param truth: NaN where nothing is scored (`*T x N x P`).
+    """
+    counts = (~truth.isnan()).sum(tuple(range(truth.dim() - 1)))  # (P,)
+    scores = torch.stack([getattr(metrics, name)(prediction, truth) for name in SCORES])  # (scores, P)
+    sums = torch.where(counts > 0, scores * counts, 0.0).sum(-1)
+    return torch.cat([sums, counts.sum().to(sums.dtype).unsqueeze(0)])
