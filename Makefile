@@ -5,7 +5,7 @@ BIN := .venv/bin
 # glibc keeps what is freed, instead of giving large blocks back to the system at every step (see benchmarks/README.md).
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296
 
-.PHONY: help demo test bench lint format clean
+.PHONY: help demo test soak bench lint format clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -15,6 +15,9 @@ demo: .venv/examples.installed ## Train on two bouncing balls, print a table, wr
 
 test: .venv/test.installed .venv/examples.installed .venv/train.installed ## Run the tests
 	$(BIN)/python -m pytest
+
+soak: .venv/test.installed .venv/train.installed ## Kill real training processes at random times, see that nothing is lost
+	$(BIN)/python tests/soak.py --kills 24
 
 bench: .venv-bench/bench.installed ## Measure speed and memory beside the real peers, write benchmarks/results
 	$(KEEP_MEMORY) .venv-bench/bin/python -m benchmarks

@@ -66,7 +66,8 @@ class RunCheckpoint(ModelCheckpoint):
     Keeps `last.ckpt` of a run, for `trainer.fit(..., ckpt_path="last")` to go on from as if the run had never stopped.
 
     It saves between a step and the next, where no validation is due, and at the ends of epochs: the places from which a
-    run is taken up exactly. After SIGTERM (as a cluster sends it) and before an early end it saves at the next of them.
+    run is taken up exactly. After SIGTERM (as a cluster sends it) and before an early end it saves at the next of them,
+    if there is time for one.
 
     :param folder: Where to.
     :param every_n_steps: Steps between two checkpoints: what a kill can cost at the most.

@@ -32,6 +32,10 @@ class TrainingCurves(Callback):
         self.path = Path(path)
         self.history: dict[str, tuple[list[int], list[float]]] = {}
 
+    @property
+    def state_key(self) -> str:
+        return self._generate_state_key(picture=self.path.name)
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:

@@ -145,6 +145,10 @@ class SGPVAEModule(LightningModule):
         ):
             return objective.of_context(context, seen, self.hparams.chunk_size, **kwargs)
 
+    def on_fit_start(self) -> None:
+        # Also of a model that was evaluated before; GPyTorch's constraints even share a module among models.
+        self.train()
+
     def on_train_start(self) -> None:
         loader = self.trainer.train_dataloader
         name, batch_sampler = type(loader).__name__, getattr(loader, "batch_sampler", None)
@@ -162,24 +166,12 @@ class SGPVAEModule(LightningModule):
         self._loader_state = None
 
     def training_step(self, batch: TaskBatch, batch_idx: int) -> Tensor:
-        beta, hide, num_samples = self._beta(), self.hparams.hide, self.hparams.num_samples
-
-        def bound(batch: TaskBatch) -> Tensor:
-            return self.elbo(batch, beta, hide, num_samples)
-
-        try:
-            elbo = bound(batch)
-        except NUMERICAL_ERRORS as error:
-            self.bad_steps.note(find_culprits(batch, bound), f"{type(error).__name__}: {error}", error)
-            return self._nan_loss()
-        counts = batch.weights > 0
-        elbo = torch.where(counts, elbo, 0.0)
-        if not bool(elbo.isfinite().all()):
-            ids = [id_ for id_, is_good in zip(batch.ids, elbo.isfinite().tolist(), strict=True) if not is_good]
-            self.bad_steps.note(ids, "the bound is not finite.")
-            return self._nan_loss()
         assert self._batch_size is not None
-        self._log_training(elbo.detach().sum(), (~batch.y.isnan()).flatten(1).sum(-1)[counts].sum())
+        elbo = self._training_elbo(batch)
+        # Whether this step is good or bad: the other processes are waiting for what it has to add.
+        self._log_training(batch, elbo)
+        if elbo is None:
+            return self._nan_loss()
         return -(batch.weights * elbo).sum() / self._batch_size
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -259,6 +251,25 @@ class SGPVAEModule(LightningModule):
             raise ValueError("A schedule needs to know where it ends: give the Trainer max_epochs or max_steps.")
         return int(num_steps)
 
+    def _training_elbo(self, batch: TaskBatch) -> Tensor | None:
+        """The bounds of the tasks (`T`), or nothing where one of them has none."""
+        beta, hide, num_samples = self._beta(), self.hparams.hide, self.hparams.num_samples
+
+        def bound(batch: TaskBatch) -> Tensor:
+            return self.elbo(batch, beta, hide, num_samples)
+
+        try:
+            elbo = torch.where(batch.weights > 0, bound(batch), 0.0)
+        except NUMERICAL_ERRORS as error:
+            self.bad_steps.note(find_culprits(batch, bound), f"{type(error).__name__}: {error}", error)
+            return None
+        is_finite = elbo.isfinite().tolist()
+        if not all(is_finite):
+            ids = [id_ for id_, is_good in zip(batch.ids, is_finite, strict=True) if not is_good]
+            self.bad_steps.note(ids, "the bound is not finite.")
+            return None
+        return elbo
+
     def _nan_loss(self) -> Tensor:
         """A loss whose gradients tell every process that this step is bad."""
         return math.nan * sum(parameter.sum() for parameter in self.parameters() if parameter.requires_grad)
@@ -286,9 +297,14 @@ class SGPVAEModule(LightningModule):
         observed = (context.observed & counts[:, None, None]).sum()
         return torch.cat([torch.stack([elbo, observed.to(elbo.dtype)]), scores]).double()
 
-    def _log_training(self, elbo: Tensor, observed: Tensor) -> None:
-        elbo, observed = self._summed_over_processes(torch.stack([elbo, observed.to(elbo.dtype)])).unbind()
-        self.log("train_elbo", elbo / observed.clamp_min(1.0), prog_bar=True, batch_size=1)
+    def _log_training(self, batch: TaskBatch, elbo: Tensor | None) -> None:
+        sums = batch.weights.new_zeros(2)
+        if elbo is not None:
+            observed = (~batch.y.isnan()).flatten(1).sum(-1)  # (T,)
+            sums = torch.stack([elbo.detach().sum(), observed[batch.weights > 0].sum().to(elbo.dtype)])
+        total, observed = self._summed_over_processes(sums).unbind()
+        if bool(observed > 0):
+            self.log("train_elbo", total / observed, prog_bar=True, batch_size=1)
         if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:
             for name, value in self._summary().items():
                 self.log(name, value, prog_bar=name in ("noise", "lengthscale_min", "lengthscale_max"), batch_size=1)

@@ -177,7 +177,7 @@ def collate_tasks(tasks: Sequence[Task]) -> TaskBatch:
     """
     ids = [task.id for task in tasks]
     x, y = pad_tasks(((task.x, task.y) for task in tasks), ids)
-    if all(task.x is tasks[0].x for task in tasks):
+    if len(tasks) > 1 and all(task.x is tasks[0].x for task in tasks):
         x = tasks[0].x  # shared inputs: their kernel matrices are then computed once
     weights = torch.tensor([task.weight for task in tasks], dtype=y.dtype, device="cpu")
     return TaskBatch(x, y, weights, [task.y.shape[0] for task in tasks], ids, [task.seed for task in tasks])
