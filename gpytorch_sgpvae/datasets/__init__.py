@@ -1,3 +1,3 @@
-from .bouncing_balls import BouncingBalls, two_bouncing_balls
+from .bouncing_balls import BouncingBalls, bouncing_ball, bouncing_balls
 
-__all__ = ["BouncingBalls", "two_bouncing_balls"]
+__all__ = ["BouncingBalls", "bouncing_ball", "bouncing_balls"]
