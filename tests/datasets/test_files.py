@@ -63,7 +63,9 @@ class TestDownload:
 
     def test_what_has_another_sum_is_refused_and_not_kept(self, cache, server):
         file = server.offer(PATH, CONTENT)._replace(sha256="0" * 64)
-        with pytest.raises(ValueError, match=r"has not the sha256 0000.*Try again, or put the file.*SGPVAE_DATA") as error:
+        with pytest.raises(
+            ValueError, match=r"has not the sha256 0000.*Try again, or put the file.*SGPVAE_DATA"
+        ) as error:
             locate(file)
         assert file.url in str(error.value)
         assert left_in(cache) == []
@@ -114,7 +116,9 @@ class TestTables:
     @pytest.mark.parametrize("content", [CONTENT, "", "<html>not found</html>", 'time,foam\n"0,'])
     def test_a_file_of_another_layout_is_named_with_what_was_expected(self, tmp_path, content):
         path = put(tmp_path, content)
-        with pytest.raises(ValueError, match=r"Expected comma-separated values with columns time, foam: .*get it again"):
+        with pytest.raises(
+            ValueError, match=r"Expected comma-separated values with columns time, foam: .*get it again"
+        ):
             read_table(path, ["time", "foam"])
         with pytest.raises(ValueError, match=str(path)):
             read_table(path, ["time", "foam"])
