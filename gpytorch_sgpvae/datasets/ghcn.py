@@ -56,11 +56,10 @@ def read_station(path: Path, years: Sequence[int], elements: Sequence[str]) -> A
             failed = table[flag].astype("string").str.split(",").str[1].fillna("").str.strip() != ""
             values = pandas.to_numeric(table[element]).mask(failed)
             table[element] = values / 10 if element in TENTHS else values
-    elevation = table["elev"].min()
-    if table[list(elements)].isna().all(axis=None) or not elevation > UNKNOWN_ELEVATION:
+        days = [day for year in sorted(set(years)) for day in pandas.date_range(f"{year}-01-01", f"{year}-12-31")]
+        grid = table[list(elements)].reindex(pandas.DatetimeIndex(days, name="date")).reset_index()
+    if grid[list(elements)].isna().all(axis=None) or not table["elev"].min() > UNKNOWN_ELEVATION:
         return None
-    days = [day for year in sorted(set(years)) for day in pandas.date_range(f"{year}-01-01", f"{year}-12-31")]
-    grid = table[list(elements)].reindex(pandas.DatetimeIndex(days, name="date")).reset_index()
     for column in ("elev", "lon", "lat"):
         grid.insert(1, column, table[column].iloc[0])
     grid.insert(0, "station", path.stem)

@@ -168,7 +168,9 @@ class TestGHCN:
         path.write_text(content)
         assert read_station(path, [1980, 1981], ELEMENTS) is None
 
-    @pytest.mark.parametrize("damage", [("1980-01-03", "1980-01-"), ('"   15"', '"fine"'), ("DATE", "DAY")])
+    @pytest.mark.parametrize(
+        "damage", [("1980-01-03", "1980-01-"), ("1980-01-03", "1980-01-01"), ('"   15"', '"fine"'), ("DATE", "DAY")]
+    )
     def test_a_damaged_file_is_named(self, tmp_path, damage):
         path = tmp_path / "JA000047401.csv"
         path.write_text(ghcn_csv("JA000047401", ROWS).replace(*damage))
