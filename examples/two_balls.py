@@ -21,7 +21,7 @@ from torch.distributions import Normal
 from tqdm import trange
 
 from gpytorch_sgpvae import MLP, SGPVAE, Context, FactorNet, GaussianObservations, Prediction
-from gpytorch_sgpvae.datasets import BouncingBalls, two_bouncing_balls
+from gpytorch_sgpvae.datasets import BouncingBalls, bouncing_balls
 
 NUM_LATENTS = 2
 
@@ -30,8 +30,8 @@ def main() -> None:
     arguments = parse_arguments()
     torch.manual_seed(arguments.seed)
     generator = torch.Generator().manual_seed(arguments.seed)
-    train_set = two_bouncing_balls(arguments.train_videos, arguments.steps, arguments.pixels, generator=generator)
-    test_set = two_bouncing_balls(arguments.test_videos, arguments.steps, arguments.pixels, generator=generator)
+    train_set = bouncing_balls(arguments.train_videos, arguments.steps, arguments.pixels, generator=generator)
+    test_set = bouncing_balls(arguments.test_videos, arguments.steps, arguments.pixels, generator=generator)
 
     model = make_model(train_set, arguments.inducing_every)
     fit(model, train_set, arguments.iterations, arguments.batch_size)

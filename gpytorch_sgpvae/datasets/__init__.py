@@ -1,3 +1,25 @@
-from .bouncing_balls import BouncingBalls, two_bouncing_balls
+"""
+Data with holes: generated videos, and the files of the sparse GP-VAE's experiments (which need the extra `datasets`).
 
-__all__ = ["BouncingBalls", "two_bouncing_balls"]
+The files come from the folder that the environment variable `SGPVAE_DATA` names, where it is set; else they are
+downloaded once, and checked.
+"""
+
+from .task_data import Normalizer, TaskData
+from .bouncing_balls import BouncingBalls, bouncing_ball, bouncing_balls
+from .jura import load_jura
+from .eeg import load_eeg, load_eeg_recordings
+from .weather import load_amedas, load_japan_weather
+
+__all__ = [
+    "BouncingBalls",
+    "Normalizer",
+    "TaskData",
+    "bouncing_ball",
+    "bouncing_balls",
+    "load_amedas",
+    "load_eeg",
+    "load_eeg_recordings",
+    "load_japan_weather",
+    "load_jura",
+]

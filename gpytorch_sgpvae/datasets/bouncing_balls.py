@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -8,12 +9,12 @@ from torch import Tensor
 
 class BouncingBalls(NamedTuple):
     r"""
-    Videos of two bouncing balls (see :func:`two_bouncing_balls`).
+    Videos of B bouncing balls (see :func:`bouncing_ball` and :func:`bouncing_balls`).
 
     :param x: Times, in steps (`N x 1`), shared by all tasks.
     :param y: Noisy images (`T x N x P`); NaN is a missing pixel.
     :param truth: The images without noise and without holes (`T x N x P`).
-    :param positions: Heights of the two balls' centers, as fractions of the image's height (`T x N x 2`).
+    :param positions: Heights of the balls' centers, as fractions of the image's height (`T x N x B`).
     """
 
     x: Tensor
@@ -22,10 +23,75 @@ class BouncingBalls(NamedTuple):
     positions: Tensor
 
 
-def two_bouncing_balls(
-    num_tasks: int,
-    num_steps: int,
-    num_pixels: int,
+def bouncing_ball(
+    num_tasks: int = 80,
+    num_steps: int = 50,
+    num_pixels: int = 10,
+    period: float = 15.7,
+    brightness: float = 1.0,
+    background: float = 0.0,
+    radius: float = 0.075,
+    noise_stddev: float = 0.05,
+    missing: float = 0.0,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+) -> BouncingBalls:
+    r"""
+    Videos of one-dimensional images in which a ball bounces at constant speed (after `Johnson et al. (2016)`_). The
+    bouncing frequency is fixed and the starting phase :math:`s_0` random. With
+    :math:`s_n = (s_0 + x_n / \text{period}) \bmod 1` and the pixels' heights :math:`h_p`, the center and the outline of
+    the ball, and the images, are
+
+    .. math::
+
+        c_n = r + (1 - 2 r) \, |1 - 2 s_n|, \quad
+        a_{np} = \exp \left( - \frac{(h_p - c_n)^2}{2 r^2} \right), \quad
+        y_{np} \sim \mathcal N \left(
+        (1 - a_{np}) \, \text{background} + a_{np} \, \text{brightness}, \; \sigma^2 \right)
+
+    :param num_tasks: Number of videos T.
+    :param num_steps: Number of images N in each.
+    :param num_pixels: Height P of the images.
+    :param period: Steps until the motion repeats.
+    :param brightness: Of the ball.
+    :param background: Brightness of the rest.
+    :param radius: Standard deviation r of the ball's Gaussian bump, as a fraction of the image's height.
+    :param noise_stddev: Standard deviation :math:`\sigma` of the observation noise.
+    :param missing: Probability of each pixel to be gone.
+    :param generator: Source of the randomness; the tensors are made on its device.
+    :param dtype: By default PyTorch's default dtype.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import Context
+        >>> from gpytorch_sgpvae.datasets import bouncing_ball
+        >>> ball = bouncing_ball(generator=torch.Generator().manual_seed(0))
+        >>> Context(ball.x, ball.y)
+        Context(batch_shape=(80,), num_points=50, input_dim=1, num_outputs=10)
+
+    .. _Johnson et al. (2016):
+        https://arxiv.org/abs/1603.06277
+    """
+    return _film(
+        num_tasks,
+        num_steps,
+        num_pixels,
+        [_constant_speed],
+        [period],
+        [brightness],
+        background,
+        radius,
+        noise_stddev,
+        missing,
+        generator,
+        dtype,
+    )
+
+
+def bouncing_balls(
+    num_tasks: int = 80,
+    num_steps: int = 500,
+    num_pixels: int = 100,
     periods: tuple[float, float] = (19.3, 31.1),
     brightness: tuple[float, float] = (1.0, 1.0),
     background: float = 0.0,
@@ -74,8 +140,8 @@ def two_bouncing_balls(
 
     Example:
         >>> import torch
-        >>> from gpytorch_sgpvae.datasets import two_bouncing_balls
-        >>> balls = two_bouncing_balls(3, num_steps=100, num_pixels=20, generator=torch.Generator().manual_seed(0))
+        >>> from gpytorch_sgpvae.datasets import bouncing_balls
+        >>> balls = bouncing_balls(3, num_steps=100, num_pixels=20, generator=torch.Generator().manual_seed(0))
         >>> balls.x.shape, balls.y.shape, balls.positions.shape
         (torch.Size([100, 1]), torch.Size([3, 100, 20]), torch.Size([3, 100, 2]))
         >>> balls.truth.isnan().any().item(), balls.y.isnan().any().item()
@@ -84,18 +150,58 @@ def two_bouncing_balls(
     .. _Ashman et al. (2020):
         https://arxiv.org/abs/2010.10177
     """
+    return _film(
+        num_tasks,
+        num_steps,
+        num_pixels,
+        [_constant_speed, _gravity],
+        periods,
+        brightness,
+        background,
+        radius,
+        noise_stddev,
+        missing,
+        generator,
+        dtype,
+    )
+
+
+def _constant_speed(s: Tensor) -> Tensor:
+    return (1 - 2 * s).abs()
+
+
+def _gravity(s: Tensor) -> Tensor:
+    return 4 * s * (1 - s)
+
+
+def _film(
+    num_tasks: int,
+    num_steps: int,
+    num_pixels: int,
+    motions: Sequence[Callable[[Tensor], Tensor]],
+    periods: Sequence[float],
+    brightness: Sequence[float],
+    background: float,
+    radius: float,
+    noise_stddev: float,
+    missing: float,
+    generator: torch.Generator | None,
+    dtype: torch.dtype | None,
+) -> BouncingBalls:
+    """Videos of balls, those in front last; a motion maps the phase in [0, 1) to a height in [0, 1]."""
     device = torch.get_default_device() if generator is None else generator.device
     options: dict[str, Any] = {"dtype": dtype or torch.get_default_dtype(), "device": device}
     time = torch.arange(num_steps, **options)  # (N,)
-    start = torch.rand(num_tasks, 1, 2, generator=generator, **options)
-    phase = (start + time.unsqueeze(-1) / torch.tensor(periods, **options)) % 1  # (T, N, 2)
-    s1, s2 = phase.unbind(-1)  # (T, N)
-    positions = radius + (1 - 2 * radius) * torch.stack([(1 - 2 * s1).abs(), 4 * s2 * (1 - s2)], dim=-1)  # (T, N, 2)
+    start = torch.rand(num_tasks, 1, len(motions), generator=generator, **options)
+    phase = (start + time.unsqueeze(-1) / torch.tensor(periods, **options)) % 1  # (T, N, B)
+    heights = torch.stack([motion(s) for motion, s in zip(motions, phase.unbind(-1), strict=True)], dim=-1)
+    positions = radius + (1 - 2 * radius) * heights  # (T, N, B)
 
-    heights = (torch.arange(num_pixels, **options) + 0.5) / num_pixels  # (P,)
-    distances = (heights - positions.unsqueeze(-1)) / radius  # (T, N, 2, P)
-    a1, a2 = torch.exp(-0.5 * distances.square()).unbind(-2)  # (T, N, P)
-    truth = (1 - a2) * ((1 - a1) * background + a1 * brightness[0]) + a2 * brightness[1]  # (T, N, P)
+    pixels = (torch.arange(num_pixels, **options) + 0.5) / num_pixels  # (P,)
+    outlines = torch.exp(-0.5 * ((pixels - positions.unsqueeze(-1)) / radius).square())  # (T, N, B, P)
+    truth = torch.full((num_tasks, num_steps, num_pixels), background, **options)
+    for a, light in zip(outlines.unbind(-2), brightness, strict=True):
+        truth = (1 - a) * truth + a * light  # (T, N, P)
 
     noise = noise_stddev * torch.randn(truth.shape, generator=generator, **options)
     gone = torch.rand(truth.shape, generator=generator, **options) < missing

@@ -3,18 +3,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpytorch_sgpvae.datasets import two_bouncing_balls
+from gpytorch_sgpvae.datasets import bouncing_ball, bouncing_balls
 
 
 def make(**kwargs):
-    return two_bouncing_balls(4, 200, 30, generator=torch.Generator().manual_seed(0), **kwargs)
+    return bouncing_balls(4, 200, 30, generator=torch.Generator().manual_seed(0), **kwargs)
 
 
-def test_shapes_and_reproducibility(dtype):
+@pytest.mark.parametrize(("generate", "num_balls"), [(bouncing_ball, 1), (bouncing_balls, 2)])
+def test_shapes_and_reproducibility(generate, num_balls, dtype):
+    def make(**kwargs):
+        return generate(4, 200, 30, generator=torch.Generator().manual_seed(0), **kwargs)
+
     balls, again = make(dtype=dtype), make(dtype=dtype)
     assert balls.x.shape == (200, 1)
     assert balls.y.shape == balls.truth.shape == (4, 200, 30)
-    assert balls.positions.shape == (4, 200, 2)
+    assert balls.positions.shape == (4, 200, num_balls)
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(balls, again, strict=True))
     assert {tensor.dtype for tensor in balls} == {dtype}
 
@@ -49,3 +53,24 @@ def test_the_balls_are_where_the_positions_say():
     heights = (torch.arange(30) + 0.5) / 30
     nearest = (heights - balls.positions[..., :1]).abs().argmin(-1)
     assert (balls.truth.gather(-1, nearest.unsqueeze(-1)) > 0.9).all()
+
+
+def test_without_arguments_they_are_the_papers_sets():
+    one, two = bouncing_ball(), bouncing_balls()
+    assert one.x.shape == (50, 1)
+    assert one.y.shape == (80, 50, 10)
+    assert not one.y.isnan().any()
+    assert two.x.shape == (500, 1)
+    assert two.y.shape == (80, 500, 100)
+    assert two.y.isnan().float().mean() == pytest.approx(0.25, abs=0.01)
+
+
+def test_one_ball_bounces_at_constant_speed_and_is_where_its_positions_say():
+    ball = bouncing_ball(4, 200, 30, period=20.0, noise_stddev=0.0, dtype=torch.float64)
+    torch.testing.assert_close(ball.positions[:, 20:], ball.positions[:, :-20])
+    speed = ball.positions[..., 0].diff(dim=-1).abs()
+    assert (speed - speed.median()).abs().lt(1e-9).double().mean() > 0.85  # but for two steps of twenty
+    heights = (torch.arange(30) + 0.5) / 30
+    nearest = (heights - ball.positions).abs().argmin(-1)
+    assert torch.equal(ball.y.argmax(-1), nearest)
+    assert ball.y.max() <= 1

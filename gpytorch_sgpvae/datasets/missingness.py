@@ -1,0 +1,92 @@
+"""Which entries of a task are held out: simulated, and the same for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def hold_out(y: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """
+    What is left to see, and what there is to predict.
+
+    :param y: Outputs (`N x P`); NaN is a missing entry.
+    :param hidden: Which entries are held out (`N x P`, boolean).
+    :return: y with NaN where it is hidden, and the truth with NaN where it is not (`N x P` both).
+    """
+    return y.masked_fill(hidden, torch.nan), y.masked_fill(~hidden, torch.nan)
+
+
+def blackouts(
+    y: Tensor, length: int, probability: float, random: np.random.RandomState, simultaneous: bool = False
+) -> Tensor:
+    r"""
+    Sensors that fail for a while. The points, in order, are cut into windows of equal length, and each window is gone
+    with the same probability :math:`\pi`:
+
+    .. math::
+
+        \text{hidden}_{np} = b_{\lfloor n / \text{length} \rfloor, p}, \qquad b_{wp} \sim \text{Bernoulli}(\pi)
+
+    :param y: Outputs (`N x P`), of which only the shape counts.
+    :param length: Points in a window.
+    :param probability: Of each window to be gone.
+    :param random: Source of the randomness.
+    :param simultaneous: Whether all outputs fail together; by default each fails on its own.
+    :return: Which entries are hidden (`N x P`, boolean).
+
+    Example:
+        >>> import numpy as np
+        >>> import torch
+        >>> from gpytorch_sgpvae.datasets.missingness import blackouts
+        >>> blackouts(torch.zeros(6, 4), length=2, probability=0.5, random=np.random.RandomState(0)).int()
+        tensor([[0, 0, 0, 0],
+                [0, 0, 0, 0],
+                [1, 0, 1, 0],
+                [1, 0, 1, 0],
+                [0, 1, 0, 0],
+                [0, 1, 0, 0]], dtype=torch.int32)
+    """
+    _check_fraction("probability", probability)
+    if length < 1:
+        raise ValueError(f"Expected windows of at least 1 point, got {length}.")
+    num_points, num_outputs = y.shape
+    num_windows = -(-num_points // length)
+    gone = random.random_sample((num_windows, 1 if simultaneous else num_outputs)) < probability  # (W, P or 1)
+    hidden = np.repeat(gone, length, axis=0)[:num_points]  # (N, P or 1)
+    return torch.tensor(hidden, device=y.device).expand(num_points, num_outputs)
+
+
+def random_points(num_points: int, fraction: float, random: np.random.RandomState) -> Tensor:
+    r"""
+    A fraction of the points, drawn without replacement: :math:`\lfloor \text{fraction} \cdot N \rfloor` of them.
+
+    :param num_points: N.
+    :param fraction: Of the points.
+    :param random: Source of the randomness.
+    :return: Which points were drawn (`N`, boolean).
+    """
+    _check_fraction("fraction", fraction)
+    drawn = np.zeros(num_points, dtype=bool)
+    drawn[random.choice(num_points, int(fraction * num_points), replace=False)] = True
+    return torch.tensor(drawn)
+
+
+def columns_of(names: Sequence[str], chosen: Sequence[str]) -> Tensor:
+    """
+    :param names: Of the outputs.
+    :param chosen: Some of them.
+    :return: Which they are (`P`, boolean).
+    """
+    unknown = [name for name in chosen if name not in names]
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)} cannot be held out: the outputs are {', '.join(names)}.")
+    return torch.tensor([name in chosen for name in names])
+
+
+def _check_fraction(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"Expected a {name} between 0 and 1, got {value}.")
