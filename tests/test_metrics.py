@@ -12,7 +12,18 @@ import scipy.stats
 import torch
 from torch.distributions import Normal, Poisson
 
-from gpytorch_sgpvae import Prediction, metrics
+from gpytorch_sgpvae import (
+    BernoulliObservations,
+    CategoricalObservations,
+    GaussianObservations,
+    LogNormalObservations,
+    MixedObservations,
+    NegativeBinomialObservations,
+    PoissonObservations,
+    Prediction,
+    StudentTObservations,
+    metrics,
+)
 from gpytorch_sgpvae.likelihoods.observation_models.distributions import ColumnwiseDistribution
 
 T, N, P, S = 2, 9, 4, 6
@@ -241,6 +252,18 @@ class TestCRPS:
         assert scores[1] < min(scores[0], scores[2])
 
 
+FAMILIES = {
+    "gaussian": lambda: GaussianObservations(2),
+    "student": lambda: StudentTObservations(2),
+    "lognormal": lambda: LogNormalObservations(2),
+    "bernoulli": lambda: BernoulliObservations(2),
+    "categorical": lambda: CategoricalObservations(2, 3),
+    "poisson": lambda: PoissonObservations(2),
+    "negative binomial": lambda: NegativeBinomialObservations(2),
+    "mixed": lambda: MixedObservations([GaussianObservations(1), PoissonObservations(1), BernoulliObservations(1)]),
+}
+
+
 class TestCoverage:
     @pytest.mark.parametrize("level", [0.5, 0.9])
     def test_of_a_calibrated_prediction_is_near_its_level(self, level):
@@ -254,6 +277,17 @@ class TestCoverage:
         prediction = Prediction(lambda f: Normal(f, 1.0), 0 * y, 0 * y, 1)
         expected = 2 * scipy.stats.norm.cdf(1.96 / 2) - 1
         assert metrics.coverage(prediction, y).item() == pytest.approx(expected, abs=0.04)
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    @pytest.mark.parametrize("level", [0.5, 0.95])
+    def test_it_is_that_of_the_quantiles_which_it_does_not_search_for(self, family, level):
+        observations = FAMILIES[family]().double()
+        mean = torch.randn(300, observations.decoder_size).double()
+        prediction = Prediction(observations, mean, 0.3 * torch.ones_like(mean), 40)
+        y = prediction.sample(1)[0]
+        lower, upper = prediction.quantile([0.5 - 0.5 * level, 0.5 + 0.5 * level])
+        expected = ((lower <= y) & (y <= upper)).double().mean(0)
+        assert torch.equal(metrics.coverage(prediction, y, level), expected)
 
     @pytest.mark.parametrize("level", [0.0, 1.0, 95])
     def test_a_level_that_is_no_probability_is_an_error(self, level):

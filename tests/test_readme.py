@@ -8,7 +8,8 @@ from pathlib import Path
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
-def test_the_python_code_of_the_readme_runs():
+def test_the_python_code_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # training leaves a folder behind
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) >= 3
     namespace: dict = {}

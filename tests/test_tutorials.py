@@ -1,14 +1,17 @@
-"""Every notebook runs from top to bottom, in a short mode, and is committed with its outputs."""
+"""Every notebook runs from top to bottom, in a short mode, and is committed with its outputs; scripts run too."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import matplotlib
 import pytest
 
-NOTEBOOKS = sorted((Path(__file__).parent.parent / "tutorials").glob("*.ipynb"))
+TUTORIALS = Path(__file__).parent.parent / "tutorials"
+NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
@@ -34,3 +37,12 @@ def test_it_is_committed_as_it_ran(cells):
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     assert any(cell["outputs"] for cell in cells)
     assert not any(output["output_type"] == "error" for cell in cells for output in cell["outputs"])
+
+
+def test_the_script_trains_gets_killed_goes_on_and_evaluates(tmp_path):
+    command = [sys.executable, "-W", "ignore", TUTORIALS / "train_and_resume.py", "--epochs", "15", "--seconds", "0.2"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "Killed." in result.stdout
+    assert "The parameters of the two runs are equal, bit for bit." in result.stdout
+    assert "val_coverage" in result.stdout
+    assert not list(tmp_path.iterdir())

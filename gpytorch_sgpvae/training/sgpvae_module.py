@@ -9,6 +9,8 @@ import torch
 from gpytorch.likelihoods import Likelihood
 from gpytorch.models import ApproximateGP
 from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
+from linear_operator.utils.errors import NanError
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -22,6 +24,7 @@ from .held_out import SCORES, predict_hidden, score_sums
 from .parameter_groups import parameter_groups
 from .seeds import TaskDraws, derive_seed, seeded
 from .task_dataset import TaskBatch
+from .task_loader import TaskLoader
 
 
 class SGPVAEModule(LightningModule):
@@ -43,9 +46,9 @@ class SGPVAEModule(LightningModule):
     A step whose loss or gradient is not finite, or that fails with a numerical error, is skipped, counted
     (`skipped_steps`) and logged with the ids of the tasks that are to blame.
 
-    It logs, in nats per observed value, `train_elbo` and `val_elbo`; of the entries that it hides from itself in
-    validation `val_mae`, `val_nll` and `val_coverage` (of the 95 % interval); and `noise` and `lengthscale_min` and
-    `lengthscale_max`, with the lengthscales of each kernel.
+    It logs `train_elbo` (with the present factor of the KL divergence) and `val_elbo`, in nats per observed value; of
+    the entries that it hides from itself in validation `val_mae`, `val_nll` and `val_coverage` (of the 95 % interval);
+    and `noise`, `lengthscale_min` and `lengthscale_max`, with the lengthscales of each kernel.
 
     :param model: A ready-made model, or an approximate GP with an amortized strategy.
     :param likelihood: The likelihood, where the model does not bring one.
@@ -160,7 +163,7 @@ class SGPVAEModule(LightningModule):
         self._num_tasks = self.hparams.num_tasks or (len(dataset) if hasattr(dataset, "__len__") else None)
         if self._num_tasks is None:
             raise ValueError(f"{name} has no dataset of known length: pass SGPVAEModule(num_tasks=...).")
-        if self._loader_state is not None and hasattr(loader, "load_state_dict"):
+        if self._loader_state is not None and isinstance(loader, TaskLoader):
             # Lightning would, but not where the number of steps was asked for before, as schedules do.
             loader.load_state_dict(self._loader_state)
         self._loader_state = None
@@ -193,6 +196,8 @@ class SGPVAEModule(LightningModule):
         batch = batch._replace(seeds=[derive_seed("validation", id_) for id_ in batch.ids])
         try:
             sums = self._validation_scores(batch)
+            if not bool(sums.isfinite().all()):
+                raise NanError("the bound or a score is not finite.")
         except NUMERICAL_ERRORS as error:
             self.bad_steps.warn_of_validation(find_culprits(batch, self.elbo), error)
             return
@@ -218,13 +223,15 @@ class SGPVAEModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         loader = self.trainer.train_dataloader
-        state = loader.state_dict() if hasattr(loader, "state_dict") else None
+        state = loader.state_dict() if isinstance(loader, TaskLoader) else None
         stamp_checkpoint(checkpoint, {"bad_steps": self.bad_steps.state_dict(), "loader": state})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         stamp = check_checkpoint(checkpoint, self.state_dict())
-        self.bad_steps.load_state_dict(stamp["bad_steps"])
-        self._loader_state = stamp["loader"]
+        if self._trainer is not None and self.trainer.state.fn == TrainerFn.FITTING:
+            # the run goes on; otherwise it is a model that is loaded
+            self.bad_steps.load_state_dict(stamp["bad_steps"])
+            self._loader_state = stamp["loader"]
 
     @property
     def _parts(self) -> tuple[ApproximateGP, Likelihood]:

@@ -41,6 +41,13 @@ class TestContent:
         assert_same_parameters(loaded, module)
         assert loaded.hparams.learning_rate == module.hparams.learning_rate
 
+    def test_a_loaded_model_can_be_trained_on_other_tasks(self, run):
+        _, folder = run
+        loaded = SGPVAEModule.load_from_checkpoint(folder / "last.ckpt", model=make_sgpvae(), weights_only=True)
+        trainer = make_quiet_trainer(max_epochs=1)
+        trainer.fit(loaded, make_loader(make_tasks((3, 4, 5)), batch_size=1))
+        assert trainer.global_step == 3
+
     def test_any_number_of_inducing_points_comes_back_from_it(self, tmp_path):
         module = make_module()
         module.model.strategy.set_inducing_points(torch.rand(9, 2))
