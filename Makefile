@@ -43,6 +43,6 @@ clean: ## Remove the virtual environments and caches
 	touch $@
 
 .venv-bench/bench.installed: .venv-bench/bin/python pyproject.toml constraints.txt benchmarks/peers.txt
-	.venv-bench/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[examples]' \
+	.venv-bench/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[examples,train]' \
 		--requirement benchmarks/peers.txt
 	touch $@

@@ -119,7 +119,7 @@ class Report:
 
 def environment(options: Options) -> dict[str, Any]:
     versions = {"python": platform.python_version()}
-    for package in ("torch", "gpytorch", "linear_operator", "gpytorch_sgpvae", "sgpvae"):
+    for package in ("torch", "gpytorch", "linear_operator", "lightning", "gpytorch_sgpvae", "sgpvae"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from itertools import pairwise
 
 import pytest
@@ -10,13 +11,16 @@ import torch
 
 from benchmarks import __main__ as command_line
 from benchmarks.authors import AVAILABLE, HOW_TO_GET_IT, authors
-from benchmarks.contestants import ours, svgp
+from benchmarks.contestants import make_model, ours, svgp
 from benchmarks.measure import Spread, interleave, peak_memory
 from benchmarks.shapes import SHAPES, make_data
 from benchmarks.studies import STUDIES
 from benchmarks.studies.coefficients import fit
 from benchmarks.studies.growth import slope
+from benchmarks.studies.loop import quiet_lightning
 from benchmarks.study import Goal
+from benchmarks.turns import take_turns
+from gpytorch_sgpvae.training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +174,77 @@ def test_the_fit_finds_the_coefficients_that_made_the_times():
     work = torch.rand(9, 4, dtype=torch.float64).numpy() * [1e9, 1e6, 1e3, 1]
     coefficients = fit(work, work @ [2e-9, 0.0, 3e-3, 0.5])
     assert coefficients == pytest.approx([2e-9, 0.0, 3e-3, 0.5], rel=1e-6, abs=1e-15)
+
+
+class Run:
+    """A run over three batches per epoch, for turns."""
+
+    def __init__(self, max_epochs=-1):
+        shape = SHAPES["weather"].shrunk()
+        self.loader = TaskLoader(TaskDataset(list(zip(*make_data(shape, 6), strict=True))), batch_size=2)
+        self.module = SGPVAEModule(make_model(shape))
+        self.max_epochs = max_epochs
+
+    def fit(self, turns):
+        self.trainer = make_trainer(None, max_epochs=self.max_epochs, enable_progress_bar=False, callbacks=[turns])
+        self.trainer.fit(self.module, self.loader)
+
+    @property
+    def steps(self):
+        return self.trainer.global_step
+
+    def take_turns(self, drive):
+        with quiet_lightning():
+            return take_turns(self.fit, drive)
+
+
+def test_a_turn_is_one_step_of_the_trainer_and_the_last_turn_the_last_step():
+    run, seen = Run(), []
+    noise = run.module.model.likelihood.observation_model.raw_noise
+
+    def drive(turns):
+        for _ in range(8):  # past two ends of epochs
+            before = noise.detach().clone()
+            turns.other(lambda: seen.append((run.steps, threading.current_thread())))()
+            assert torch.equal(noise, before)
+            turns.step()
+            assert not torch.equal(noise, before)
+        return run.steps
+
+    threads = threading.active_count()
+    assert run.take_turns(drive) == run.steps == 8
+    assert seen == [(i, threading.main_thread()) for i in range(8)]
+    assert threading.active_count() == threads
+    assert not run.trainer.training
+
+
+def test_a_trainer_that_ends_before_its_turns_says_so():
+    with pytest.raises(RuntimeError, match="give it more epochs"):
+        Run(max_epochs=1).take_turns(lambda turns: [turns.step() for _ in range(9)])
+
+
+@pytest.mark.parametrize("turn", ["trainer", "other", "driver"])
+def test_an_error_in_anybodys_turn_ends_all(turn):
+    run = Run()
+
+    def fail(*args):
+        raise ZeroDivisionError(turn)
+
+    def drive(turns):
+        turns.step()
+        if turn == "trainer":
+            run.module.training_step = fail
+            turns.step()
+        elif turn == "other":
+            turns.other(fail)()
+        else:
+            fail()
+
+    threads = threading.active_count()
+    with pytest.raises(ZeroDivisionError, match=turn):
+        run.take_turns(drive)
+    assert run.steps == 1
+    assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize("contestant", [ours, svgp])

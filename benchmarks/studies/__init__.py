@@ -1,6 +1,6 @@
 """The studies, by the name that the command line knows them by."""
 
-from . import accuracy, coefficients, growth, memory, reach, shapes
+from . import accuracy, coefficients, growth, loop, memory, reach, shapes
 
 STUDIES = {
     "shapes": shapes.run,
@@ -9,4 +9,5 @@ STUDIES = {
     "reach": reach.run,
     "memory": memory.run,
     "coefficients": coefficients.run,
+    "loop": loop.run,
 }
