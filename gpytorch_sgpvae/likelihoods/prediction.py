@@ -86,6 +86,17 @@ class Prediction:
         self.family = type(first)
         self._shape = torch.Size([self.num_samples, *function_mean.shape[:-1], first.batch_shape[-1]])
 
+    @classmethod
+    def gaussian(cls, mean: Tensor, stddev: Tensor) -> Prediction:
+        """
+        A mixture of a single Gaussian: what other models predict, to be scored as a prediction.
+
+        :param mean: (`*T x N x P`).
+        :param stddev: (`*T x N x P`).
+        """
+        parameters = torch.cat([mean, stddev], dim=-1)  # (*T, N, 2 P), as if they were functions without uncertainty
+        return cls(_gaussian, parameters, torch.zeros_like(parameters), num_samples=1)
+
     @property
     def components(self) -> Distribution:
         """The mixture's components, all at once, of batch shape `S x *T x N x P`."""
@@ -225,6 +236,11 @@ class Prediction:
 
     def _as_tensor(self, values: float | Sequence[float] | Tensor) -> Tensor:
         return torch.as_tensor(values, dtype=self.function_mean.dtype, device=self.function_mean.device)
+
+
+def _gaussian(parameters: Tensor) -> Normal:
+    mean, stddev = parameters.chunk(2, dim=-1)
+    return Normal(mean, stddev, validate_args=False)
 
 
 # Of components of batch shape S x *T x N x P; values, and what they return, are *T x N x P.

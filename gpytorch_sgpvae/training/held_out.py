@@ -8,7 +8,6 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from gpytorch.likelihoods import Likelihood
 from gpytorch.models import ApproximateGP
 from torch import Tensor
-from torch.distributions import Normal
 
 from .. import metrics
 from ..context import Context
@@ -47,8 +46,7 @@ def predict_hidden(
     mean, stddev = marginal.mean, marginal.stddev
     if not isinstance(marginal, MultitaskMultivariateNormal):
         mean, stddev = mean.unsqueeze(-1), stddev.unsqueeze(-1)  # (*T, N, 1)
-    # a mixture of a single Gaussian
-    return Prediction(lambda f: Normal(f, stddev, validate_args=False), mean, torch.zeros_like(mean), 1)
+    return Prediction.gaussian(mean, stddev)
 
 
 def score_sums(prediction: Prediction, truth: Tensor) -> Tensor:

@@ -421,3 +421,15 @@ def test_no_tensor_is_made_on_the_default_device(chunk_size, dtype):
             heavy.quantile(0.3),
         ]
     assert all(result.device.type == "cpu" and result.isfinite().all() for result in results)
+
+
+def test_a_gaussian_is_a_prediction_too():
+    mean, stddev = torch.randn(40, 3).double(), torch.rand(40, 3).double() + 0.1
+    prediction, y = Prediction.gaussian(mean, stddev), torch.randn(40, 3).double()
+    expected = Normal(mean, stddev)
+    torch.testing.assert_close(prediction.mean, mean)
+    torch.testing.assert_close(prediction.stddev, stddev)
+    torch.testing.assert_close(prediction.log_prob(y), expected.log_prob(y))
+    torch.testing.assert_close(prediction.gaussian_log_prob(y), expected.log_prob(y))
+    torch.testing.assert_close(prediction.quantile(0.9), expected.icdf(torch.tensor(0.9).double()), rtol=0, atol=1e-6)
+    assert prediction.sample(2000).std(0).sub(stddev).abs().max() < 0.15
