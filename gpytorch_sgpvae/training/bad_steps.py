@@ -62,8 +62,8 @@ class BadSteps:
         log.warning("Step %d is skipped: %s", number, reason)
         if self.in_a_row >= self.limit:
             raise TrainingStoppedError(
-                f"{self.in_a_row} training steps in a row had to be skipped, the last of them, {number}, because of "
-                f"{reason}\nThe parameters are finite, as after the last good step. {advice()}"
+                f"{self.in_a_row} training steps in a row had to be skipped, the last of them, step {number}, because "
+                f"of {reason}\nThe parameters are finite, as after the last good step. {advice()}"
             ) from error
 
     def warn_of_validation(self, ids: Sequence[Any], error: Exception) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ from matplotlib.figure import Figure
 
 # Beyond so many points of a curve every second one is dropped: a night's run does not make a checkpoint grow.
 MOST_POINTS = 4000
+
+# What is logged of single batches is shown as a mean over so many of them.
+SMOOTHED = 20
 
 PANELS = {
     "ELBO per observed value (nats)": ("train_elbo", "val_elbo"),
@@ -66,7 +70,13 @@ class TrainingCurves(Callback):
         for i, (title, names) in enumerate(panels.items()):
             axes = figure.add_subplot(1, len(panels), i + 1)
             for name in names:
-                axes.plot(*self.history[name], label=name, marker="." if len(self.history[name][0]) < 30 else None)
+                steps, values = self.history[name]
+                if name.startswith("val_") or len(steps) < 2 * SMOOTHED:
+                    axes.plot(steps, values, label=name, marker="." if len(steps) < 30 else None)
+                    continue
+                # Batches differ more from each other than from the same batch an epoch later.
+                (line,) = axes.plot(steps, values, alpha=0.25)
+                axes.plot(*_running_mean(steps, values), label=name, color=line.get_color())
             axes.set(title=title, xlabel="step")
             axes.grid(alpha=0.3)
             axes.legend()
@@ -92,3 +102,10 @@ class TrainingCurves(Callback):
         part = self.path.with_name(f"{self.path.name}.part")
         self.draw().savefig(part, format="png", dpi=120)
         os.replace(part, self.path)
+
+
+def _running_mean(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+    """Means over the last few values, at the steps that they end at."""
+    sums = [0.0, *accumulate(values)]
+    means = [(sums[i + SMOOTHED] - sums[i]) / SMOOTHED for i in range(len(values) - SMOOTHED + 1)]
+    return steps[SMOOTHED - 1 :], means

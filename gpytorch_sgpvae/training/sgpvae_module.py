@@ -184,7 +184,7 @@ class SGPVAEModule(LightningModule):
         if not is_good:
             # An optimizer passes over parameters without gradients: no parameter moves, and no moment.
             optimizer.zero_grad(set_to_none=True)
-        self.bad_steps.step(self.global_step, is_good, lambda: self._advice(optimizer))
+        self.bad_steps.step(self.global_step + 1, is_good, lambda: self._advice(optimizer))
         if not is_good:
             self.log("skipped_steps", float(self.skipped_steps), prog_bar=True)
 
@@ -340,8 +340,8 @@ class SGPVAEModule(LightningModule):
         rates = ", ".join(f"{group['lr']:.2g}" for group in optimizer.param_groups)
         precision = "" if dtype == torch.float64 else " float64 (model.double(), and TaskDataset(dtype=torch.float64));"
         return (
-            f"What to try: a lower learning rate (now {rates}); gradient_clip_val= of the Trainer;{precision} a larger "
-            "jitter (strategy.jitter_val); and if it is always the same tasks, a look at their data."
+            "If it is always the same tasks, look at their data. Otherwise try a lower learning rate "
+            f"(now {rates}); gradient_clip_val= of the Trainer;{precision} a larger jitter (strategy.jitter_val)."
         )
 
 

@@ -79,6 +79,16 @@ class TestCurves:
         assert steps[-1] == 3 * MOST_POINTS - 1
         assert steps == sorted(steps)
 
+    def test_single_batches_are_shown_with_their_mean(self):
+        curves = TrainingCurves("curves.png")
+        steps = list(range(1, 101))
+        curves.history = {"train_elbo": (steps, [float(step % 2) for step in steps])}
+        (axes,) = curves.draw().axes
+        raw, mean = axes.get_lines()
+        assert len(raw.get_xdata()) == 100
+        assert mean.get_xdata().tolist() == list(range(20, 101))
+        assert mean.get_ydata() == pytest.approx(0.5)
+
 
 class TestMakeTrainer:
     def test_patience_stops_by_the_monitored_score(self, tmp_path):
