@@ -71,7 +71,7 @@ class TrainingCurves(Callback):
             axes = figure.add_subplot(1, len(panels), i + 1)
             for name in names:
                 steps, values = self.history[name]
-                if name.startswith("val_") or len(steps) < 2 * SMOOTHED:
+                if name != "train_elbo" or len(steps) < 2 * SMOOTHED:
                     axes.plot(steps, values, label=name, marker="." if len(steps) < 30 else None)
                     continue
                 # Batches differ more from each other than from the same batch an epoch later.
