@@ -1,0 +1,119 @@
+"""What the paper compares with, and what it does not."""
+
+from __future__ import annotations
+
+import math
+
+import gpytorch
+import numpy as np
+import torch
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+
+from gpytorch_sgpvae import Prediction
+
+
+def mean_imputation(tasks: list[tuple[Tensor, Tensor]], shape: torch.Size) -> Prediction:
+    """
+    Every value is its output's mean, with its variance.
+
+    :param tasks: What the means are taken over.
+    :param shape: Of what is predicted (`*T x N x P`).
+    """
+    rows = torch.cat([y for _, y in tasks])  # (N, P)
+    mean = rows.nanmean(0)
+    stddev = (rows - mean).square().nanmean(0).sqrt()
+    return Prediction.gaussian(mean.expand(shape), stddev.expand(shape))
+
+
+class IndependentGPs(gpytorch.Module):
+    r"""
+    An exact Gaussian process for each output of each task, with hyperparameters that the tasks share, by maximum
+    likelihood. Missing rows are left out of each: with :math:`m_n` 1 where there is a value,
+
+    .. math::
+
+        \log \mathcal N(\mathbf m \circ \mathbf y \mid 0, \; \mathbf m \mathbf m^\top \circ K
+        + \mathrm{diag}(\mathbf m \sigma^2 + 1 - \mathbf m))
+
+    is the likelihood of what is there, but for a constant.
+
+    :param num_outputs: P.
+    :param input_dim: D.
+    :param lengthscale: To start from.
+    :param noise: Variance, to start from.
+    """
+
+    def __init__(self, num_outputs: int, input_dim: int, lengthscale: float = 1.0, noise: float = 0.1):
+        super().__init__()
+        batch = torch.Size([num_outputs])
+        base = gpytorch.kernels.RBFKernel(ard_num_dims=input_dim, batch_shape=batch)
+        self.kernel = gpytorch.kernels.ScaleKernel(base, batch_shape=batch)
+        self.likelihood = gpytorch.likelihoods.GaussianLikelihood(batch_shape=batch)
+        self.double()
+        base.lengthscale, self.likelihood.noise = lengthscale, noise
+
+    def log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:
+        """
+        :param x: (`*T x N x D`).
+        :param y: (`*T x N x P`), NaN is missing.
+        :return: (`*T x P`)
+        """
+        values, observed, chol = self._factorize(x, y)[:3]
+        white = torch.linalg.solve_triangular(chol, values.unsqueeze(-1), upper=False).squeeze(-1)
+        log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return -0.5 * (white.square().sum(-1) + log_det + observed.sum(-1) * math.log(2 * math.pi))
+
+    def fit(self, tasks: list[tuple[Tensor, Tensor]], num_steps: int = 200, lr: float = 0.1) -> IndependentGPs:
+        optimizer = torch.optim.Adam(self.parameters(), lr=lr)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+        for _ in range(num_steps):
+            optimizer.zero_grad()
+            for x, y in tasks:
+                (-self.log_likelihood(x, y).sum()).backward()
+            optimizer.step()
+            schedule.step()
+        return self
+
+    @torch.no_grad()
+    def predict(self, x: Tensor, y: Tensor) -> Prediction:
+        """The outputs at x, given those of them that are observed."""
+        values, observed, chol, covar = self._factorize(x, y)
+        cross = covar * observed.unsqueeze(-1)  # (*T, P, N, N), from what is observed to everything
+        white = torch.linalg.solve_triangular(chol, cross, upper=False)
+        alpha = torch.linalg.solve_triangular(chol, values.unsqueeze(-1), upper=False)
+        mean = (white.mT @ alpha).squeeze(-1)
+        variance = covar.diagonal(dim1=-2, dim2=-1) - white.square().sum(-2) + self.likelihood.noise
+        return Prediction.gaussian(mean.mT, variance.sqrt().mT)
+
+    def _factorize(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        observed = (~y.isnan()).mT.to(y.dtype)  # (*T, P, N)
+        values = y.nan_to_num().mT * observed
+        covar = self.kernel(x.unsqueeze(-3)).to_dense()  # (*T, P, N, N)
+        masked = covar * observed.unsqueeze(-1) * observed.unsqueeze(-2)
+        chol = psd_safe_cholesky(masked + torch.diag_embed(observed * self.likelihood.noise + 1 - observed))
+        return values, observed, chol, covar
+
+
+def gpar(x: Tensor, y: Tensor, scale: float, num_samples: int) -> Prediction:
+    """
+    The autoregressive model of Requeima et al. (2019), from the package `gpar`: outputs that are observed more often
+    come first, and help to predict the others.
+
+    :param x: (`N x D`).
+    :param y: (`N x P`), NaN is missing.
+    :param scale: Lengthscale to start from.
+    :param num_samples: Of its predictive distribution, for the mean and the standard deviation.
+    """
+    try:
+        from gpar import GPARRegressor
+    except ImportError as error:
+        raise ImportError("GPAR is not installed: pip install -r benchmarks/peers.txt, or make experiments") from error
+    order = (~y.isnan()).sum(0).argsort(descending=True, stable=True)
+    model = GPARRegressor(
+        scale=scale, linear=True, nonlinear=True, noise=0.1, impute=True, replace=False, normalise_y=True
+    )
+    model.fit(x.numpy(), y[:, order].numpy())
+    samples = torch.as_tensor(np.stack(model.sample(x.numpy(), num_samples=num_samples, posterior=True)))  # (S, N, P)
+    back = order.argsort()
+    return Prediction.gaussian(samples.mean(0)[:, back], samples.std(0)[:, back])

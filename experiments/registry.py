@@ -1,0 +1,9 @@
+"""The experiments, by the name that the command line knows them by."""
+
+from __future__ import annotations
+
+from .experiment import Experiment
+from .small import EEG, JURA
+from .weather import AMEDAS, JAPAN
+
+EXPERIMENTS: dict[str, Experiment] = {"jura": JURA, "eeg": EEG, "amedas": AMEDAS, "japan": JAPAN}

@@ -1,0 +1,93 @@
+"""What a run is, and the file that it leaves a line in."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    """
+    One training and its scores.
+
+    :param experiment: Its name.
+    :param model: `gpvae`, `sgpvae`, `vae`, or a baseline.
+    :param network: Of the model, if it has one.
+    :param inducing: Number of inducing points; 0 where there are none.
+    :param preset: `paper` or `tuned`; empty for a baseline.
+    :param variant: Of an experiment that has several.
+    :param seed: Of everything random about it.
+    """
+
+    experiment: str
+    model: str
+    network: str = ""
+    inducing: int = 0
+    preset: str = ""
+    variant: str = ""
+    seed: int = 0
+
+    @property
+    def row(self) -> Run:
+        """What runs with different seeds share."""
+        return Run(self.experiment, self.model, self.network, self.inducing, self.preset, self.variant)
+
+    def __str__(self) -> str:
+        parts = [self.model, self.network, f"M={self.inducing}" if self.inducing else "", self.preset, self.variant]
+        return f"{self.experiment}: {' '.join(part for part in parts if part)}, seed {self.seed}"
+
+
+class ResultFile:
+    """
+    One line of JSON for each finished run of an experiment. A line is written whole, or not at all: one that a kill has
+    cut short is passed over, and its run is run again.
+    """
+
+    def __init__(self, experiment: str, folder: Path = RESULTS):
+        self.path = folder / f"{experiment}.jsonl"
+
+    def read(self) -> dict[Run, dict[str, Any]]:
+        """The outcome of each run; the last one where there are several."""
+        outcomes = {}
+        for line in self.path.read_text().splitlines() if self.path.exists() else []:
+            try:
+                content = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            outcomes[Run(**content["run"])] = content
+        return outcomes
+
+    def append(self, run: Run, outcome: dict[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        line = json.dumps({"run": asdict(run), **outcome})
+        with self.path.open("a+") as file:
+            # A line that was cut short has no end.
+            file.seek(0)
+            unfinished = not file.read().endswith("\n") and file.tell() > 0
+            file.write("\n" * unfinished + line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def by_row(outcomes: dict[Run, dict[str, Any]]) -> dict[Run, list[dict[str, Any]]]:
+    """The outcomes of all seeds of each row of a table."""
+    rows: dict[Run, list[dict[str, Any]]] = {}
+    for run in sorted(outcomes):
+        rows.setdefault(run.row, []).append(outcomes[run])
+    return rows
+
+
+def kept(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the runs of a row the two thirds with the highest training ELBO (10 of 15); all where there is no ELBO."""
+    outcomes = list(outcomes)
+    if any(outcome["elbo"] is None for outcome in outcomes):
+        return outcomes
+    best = sorted(outcomes, key=lambda outcome: outcome["elbo"], reverse=True)
+    return best[: -(-2 * len(best) // 3)]

@@ -1,0 +1,95 @@
+"""How the experiments' models are trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from gpytorch_sgpvae import Context
+from gpytorch_sgpvae.models._amortized_model import _AmortizedModel
+from gpytorch_sgpvae.training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
+
+Task = tuple[Tensor, Tensor]
+
+# As the paper has it.
+ELBO_SAMPLES = 100
+PREDICTION_SAMPLES = 100
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """
+    Of a training on many tasks.
+
+    :param num_epochs: How often every task comes.
+    :param learning_rate: Of Adam.
+    :param schedule: Of the learning rate, see :class:`~gpytorch_sgpvae.training.SGPVAEModule`.
+    :param batch_size: Tasks in a step.
+    :param num_samples: Of the latent functions, in a step.
+    :param hide: Probability of an observed entry to be hidden from the network.
+    """
+
+    num_epochs: int
+    learning_rate: float = 1e-3
+    schedule: str | None = None
+    batch_size: int = 1
+    num_samples: int = 1
+    hide: float = 0.0
+
+    def shortened(self) -> TaskSettings:
+        return dataclasses.replace(self, num_epochs=1)
+
+
+def train_on_tasks(model: _AmortizedModel, tasks: list[Task], settings: TaskSettings, seed: int) -> None:
+    quiet()
+    module = SGPVAEModule(
+        model,
+        learning_rate=settings.learning_rate,
+        schedule=settings.schedule,
+        num_samples=settings.num_samples,
+        hide=settings.hide,
+    )
+    trainer = make_trainer(
+        None,
+        max_epochs=settings.num_epochs,
+        gradient_clip_val=1e4,
+        enable_progress_bar=False,
+        accelerator="cpu",
+        devices=1,
+        log_every_n_steps=1000,
+    )
+    trainer.fit(module, TaskLoader(TaskDataset(tasks), settings.batch_size, seed=seed))
+    model.eval()
+
+
+def optimize(model: _AmortizedModel, loss: Callable[[], Tensor], num_steps: int, lr: float, cosine: bool) -> None:
+    """Adam, for the few steps in which a trainer would take longer than the model."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+        if cosine:
+            schedule.step()
+    model.eval()
+
+
+@torch.no_grad()
+def training_elbo(model: _AmortizedModel, tasks: list[Task]) -> float:
+    """The sum of the tasks' bounds, by which runs are kept or dropped."""
+    with gpytorch.settings.num_likelihood_samples(ELBO_SAMPLES):
+        return sum(model.elbo(Context(*task)).item() for task in tasks)
+
+
+def quiet() -> None:
+    """Lightning tells much that nobody asked for."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
