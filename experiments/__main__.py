@@ -61,7 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("name", choices=[*EXPERIMENTS, "report"], help="the experiment, or report")
     parser.add_argument("--model", nargs="+", help="models and baselines (default: the experiment's first)")
-    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["factornet"], help="default: factornet")
+    parser.add_argument("--network", nargs="+", choices=NETWORKS, help="default: the experiment's")
     parser.add_argument(
         "--inducing", nargs="+", type=int, help="numbers of inducing points (default: the experiment's)"
     )
@@ -77,7 +77,8 @@ def make_runs(parsed: argparse.Namespace) -> list[Run]:
     experiment = EXPERIMENTS[parsed.name]
     runs = []
     for model in parsed.model or experiment.models[:1]:
-        networks, presets, inducing = parsed.network, parsed.preset, parsed.inducing or experiment.inducing
+        networks, presets = parsed.network or [experiment.network], parsed.preset
+        inducing = parsed.inducing or experiment.inducing
         seeds = 1 if parsed.smoke else parsed.seeds or experiment.seeds
         if model not in experiment.trained:
             networks, presets, seeds = [""], [""], 1 if model in experiment.deterministic else seeds

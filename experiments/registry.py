@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from .balls import BALL, BALLS
 from .experiment import Experiment
 from .small import EEG, JURA
 from .weather import AMEDAS, JAPAN
 
-EXPERIMENTS: dict[str, Experiment] = {"jura": JURA, "eeg": EEG, "amedas": AMEDAS, "japan": JAPAN}
+EXPERIMENTS: dict[str, Experiment] = {
+    "jura": JURA,
+    "eeg": EEG,
+    "amedas": AMEDAS,
+    "japan": JAPAN,
+    "ball": BALL,
+    "balls": BALLS,
+}
