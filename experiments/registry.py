@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .balls import BALL, BALLS
+from .eeg_large import EEG_LARGE
 from .experiment import Experiment
 from .small import EEG, JURA
 from .weather import AMEDAS, JAPAN
@@ -10,6 +11,7 @@ from .weather import AMEDAS, JAPAN
 EXPERIMENTS: dict[str, Experiment] = {
     "jura": JURA,
     "eeg": EEG,
+    "eeg-large": EEG_LARGE,
     "amedas": AMEDAS,
     "japan": JAPAN,
     "ball": BALL,

@@ -74,7 +74,9 @@ def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
         for prefix, label in (("", ""), ("ff_", ", FF")):
             if f"{prefix}{columns[0]}" not in results[0]["scores"]:
                 continue
-            published = experiment.published.get(" ".join(filter(None, [row.model, row.network])) + label, {})
+            published = experiment.published.get(
+                " ".join(filter(None, [row.model, row.network, row.variant])) + label, {}
+            )
             cells = [_spread([result["scores"][f"{prefix}{column}"] for result in chosen]) for column in columns]
             beside = [published.get(column, "") for column in experiment.columns]
             seconds = f"{statistics.median(result['seconds'] for result in results):.0f}"

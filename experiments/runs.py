@@ -108,5 +108,6 @@ def kept(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def row_label(row: Run) -> str:
     """A row of a table, for people."""
-    parts = [NAMES[row.model], NAMES.get(row.network, ""), f"M = {row.inducing}" if row.inducing else "", row.variant]
+    variant = f"({row.variant})" if row.variant else ""
+    parts = [NAMES[row.model], NAMES.get(row.network, ""), f"M = {row.inducing}" if row.inducing else "", variant]
     return " ".join(part for part in parts if part)
