@@ -37,9 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"The tables are in {report.write(parsed.results or RESULTS)}.")
         return
     experiment = EXPERIMENTS[parsed.name]
-    unknown = sorted(set(parsed.model or ()) - set(experiment.models))
-    if unknown:
-        parser.error(f"{parsed.name} has no model {', '.join(unknown)}: choose from {', '.join(experiment.models)}")
+    for kind, asked, known in (
+        ("model", parsed.model, experiment.models),
+        ("variant", parsed.variant, experiment.variants),
+    ):
+        unknown = sorted(set(asked or ()) - set(known))
+        if unknown:
+            choice = f"choose from {', '.join(known)}" if any(known) else "leave it out"
+            parser.error(f"{parsed.name} has no {kind} {', '.join(unknown)}: {choice}")
     # A smoke run leaves nothing behind.
     folder = parsed.results or (Path(tempfile.mkdtemp(prefix="experiments-")) if parsed.smoke else RESULTS)
     results = ResultFile(parsed.name, folder)
@@ -65,6 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--inducing", nargs="+", type=int, help="numbers of inducing points (default: the experiment's)"
     )
+    parser.add_argument("--variant", nargs="+", help="of an experiment that has several (default: all)")
     parser.add_argument("--preset", nargs="+", choices=PRESETS, default=["tuned"], help="default: tuned")
     parser.add_argument("--seeds", type=int, help="how many runs (default: the experiment's)")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, of one thread each (default: 2)")
@@ -84,7 +90,8 @@ def make_runs(parsed: argparse.Namespace) -> list[Run]:
             networks, presets, seeds = [""], [""], 1 if model in experiment.deterministic else seeds
         if model != "sgpvae":
             inducing = [0]
-        for network, m, preset, variant in product(networks, inducing, presets, experiment.variants):
+        variants = parsed.variant or experiment.variants
+        for network, m, preset, variant in product(networks, inducing, presets, variants):
             runs += [Run(parsed.name, model, network, m, preset, variant, seed) for seed in range(seeds)]
     return runs
 
