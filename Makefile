@@ -5,7 +5,7 @@ BIN := .venv/bin
 # glibc keeps what is freed, instead of giving large blocks back to the system at every step (see benchmarks/README.md).
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296
 
-.PHONY: help demo test soak bench lint format clean
+.PHONY: help demo test soak bench experiments lint format clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -22,6 +22,10 @@ soak: .venv/test.installed .venv/train.installed ## Kill real training processes
 bench: .venv-bench/bench.installed ## Measure speed and memory beside the real peers, write benchmarks/results
 	$(KEEP_MEMORY) .venv-bench/bin/python -m benchmarks
 	.venv-bench/bin/python -m benchmarks shapes growth --output benchmarks/results/default-allocator
+
+EXPERIMENT ?= report
+experiments: .venv-bench/bench.installed ## One of the paper's experiments: make experiments EXPERIMENT="jura --model gpar"
+	.venv-bench/bin/python -m experiments $(EXPERIMENT)
 
 lint: .venv/lint.installed ## Check style, formatting and types
 	$(BIN)/ruff check .
@@ -43,6 +47,6 @@ clean: ## Remove the virtual environments and caches
 	touch $@
 
 .venv-bench/bench.installed: .venv-bench/bin/python pyproject.toml constraints.txt benchmarks/peers.txt
-	.venv-bench/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[examples,train]' \
+	.venv-bench/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[datasets,examples,train]' \
 		--requirement benchmarks/peers.txt
 	touch $@

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import cycle, islice
+from typing import Any
 
 import gpytorch
 import numpy as np
@@ -117,25 +118,26 @@ class IndependentGPs(gpytorch.Module):
         return values, observed, chol, covar
 
 
-def gpar(x: Tensor, y: Tensor, scale: float, num_samples: int) -> Prediction:
+def gpar(x: Tensor, y: Tensor, num_samples: int, log: bool = False, fix: bool = True, **settings: Any) -> Prediction:
     """
     The autoregressive model of Requeima et al. (2019), from the package `gpar`: outputs that are observed more often
     come first, and help to predict the others.
 
     :param x: (`N x D`).
-    :param y: (`N x P`), NaN is missing.
-    :param scale: Lengthscale to start from.
+    :param y: In original units (`N x P`), NaN is missing.
     :param num_samples: Of its predictive distribution, for the mean and the standard deviation.
+    :param log: Whether it models the outputs' logarithms.
+    :param fix: Whether an output's hyperparameters stay as they are when those of later ones are learnt.
+    :param settings: Passed to its `GPARRegressor`.
     """
     try:
-        from gpar import GPARRegressor
+        from gpar import GPARRegressor, log_transform
     except ImportError as error:
-        raise ImportError("GPAR is not installed: pip install -r benchmarks/peers.txt, or make experiments") from error
+        raise ImportError("GPAR is not installed here: make experiments EXPERIMENT='jura --model gpar'") from error
     order = (~y.isnan()).sum(0).argsort(descending=True, stable=True)
-    model = GPARRegressor(
-        scale=scale, linear=True, nonlinear=True, noise=0.1, impute=True, replace=False, normalise_y=True
-    )
-    model.fit(x.numpy(), y[:, order].numpy())
-    samples = torch.as_tensor(np.stack(model.sample(x.numpy(), num_samples=num_samples, posterior=True)))  # (S, N, P)
-    back = order.argsort()
-    return Prediction.gaussian(samples.mean(0)[:, back], samples.std(0)[:, back])
+    transform = {"transform_y": log_transform} if log else {}
+    model = GPARRegressor(linear=False, nonlinear=True, nonlinear_scale=1.0, impute=True, **settings, **transform)
+    model.fit(x.numpy(), y[:, order].numpy(), fix=fix)
+    samples = model.sample(x.numpy(), num_samples=num_samples, posterior=True)
+    values = torch.as_tensor(np.stack(samples))[..., order.argsort()]  # (S, N, P)
+    return Prediction.gaussian(values.mean(0), values.std(0))
