@@ -13,7 +13,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, Context, GaussianObservations, Prediction, metrics
+from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, Context, GaussianObservations, Prediction, TaskELBO, metrics
 from gpytorch_sgpvae.datasets import BouncingBalls, bouncing_ball, bouncing_balls, estimate_periods
 from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 NUM_AHEAD = 10
 STEPS = range(1, NUM_AHEAD + 1)
-# As many as SVAE and SIN have, which the paper compares with.
-NUM_STATES = 8
+# As many as SVAE and SIN have, which the paper compares with; and as many as this ball takes.
+NUM_STATES = {"lds": 8, "lds16": 16}
 # Images of all test videos that are decoded at a time, as there are a hundred samples of each.
 CHUNK_SIZE = 25
-# The videos are the same for all seeds, as those of a file would be.
-DATA_SEED = 0
+# The videos are the same for all seeds, as those of a file would be. The presets were chosen on those of another one.
+DATA_SEED = 1
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,10 @@ class Settings:
         decoder can undo.
     :param initial_stddev: Of the network's sites: vague, as most pixels show no ball and should have little to say.
     :param noise: Variance that the observations start with.
+    :param sinusoidal: Whether the kernels have no harmonics at all, and no constant: two images then tell the whole
+        function, and the decoder sees to the shape of the motion.
+    :param prefixes: Probability of a video to be hidden from the network after a random image, while the likelihood
+        still sees it: trains for predictions.
     """
 
     num_steps: int
@@ -66,11 +70,13 @@ class Settings:
     lengthscale: float = 10.0
     initial_stddev: float = 1.0
     noise: float = 0.02
+    sinusoidal: bool = False
+    prefixes: float = 0.0
 
 
 BALL_PRESETS = {
     "paper": Settings(5000, 1e-3, False, 8, (50, 50), (50, 50)),
-    "tuned": Settings(3000, 1e-2, True, 16, (50, 50), (50, 50), lengthscale=3.0, initial_stddev=3.0),
+    "tuned": Settings(3000, 1e-2, True, 16, (50, 50), (50, 50), initial_stddev=3.0, sinusoidal=True, prefixes=0.3),
 }
 BALLS_PRESETS = {
     "paper": Settings(5000, 1e-3, False, 1, (256, 256), (256, 256)),
@@ -82,8 +88,8 @@ def run_ball(run: Run, smoke: bool) -> Outcome:
     size = {"num_tasks": 4, "num_steps": 24} if smoke else {}
     train, test = _make(bouncing_ball, size)
     elbo = None
-    if run.model == "lds":
-        system = LinearDynamicalSystem(NUM_STATES, train.y.shape[-1]).initialize(train.y)
+    if run.model in NUM_STATES:
+        system = LinearDynamicalSystem(NUM_STATES[run.model], train.y.shape[-1]).initialize(train.y)
         predicted = system.fit(train.y, num_steps=3 if smoke else 300).predict(test.y, NUM_AHEAD)[0][:, :-1]
     elif run.model == "igp":
         predicted = _by_prefix(test, _fit_pixels(train, smoke))
@@ -140,10 +146,15 @@ def _make(
 
 def make_model(run: Run, settings: Settings, videos: BouncingBalls, num_latents: int) -> _AmortizedModel:
     """A periodic latent function for each ball, which starts with the period that the videos' spectrum shows."""
-    num_pixels = videos.y.shape[-1]
-    kernel = gpytorch.kernels.PeriodicKernel(batch_shape=torch.Size([num_latents]))
-    kernel.period_length = estimate_periods(videos.y, num_latents).view(num_latents, 1, 1)
-    kernel.lengthscale = settings.lengthscale
+    num_pixels, latents = videos.y.shape[-1], torch.Size([num_latents])
+    periods = estimate_periods(videos.y, num_latents).view(num_latents, 1, 1)
+    if settings.sinusoidal:
+        kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.CosineKernel(batch_shape=latents), batch_shape=latents)
+        # what GPyTorch calls its period is half of one: k(x, x') = cos(π |x - x'| / p)
+        kernel.base_kernel.period_length, kernel.outputscale = periods / 2, 1.0
+    else:
+        kernel = gpytorch.kernels.PeriodicKernel(batch_shape=latents)
+        kernel.period_length, kernel.lengthscale = periods, settings.lengthscale
     parts = {
         "network": NETWORKS[run.network](
             num_pixels,
@@ -171,12 +182,22 @@ def train_on_videos(model: _AmortizedModel, videos: BouncingBalls, settings: Set
     """Adam on random videos, which share their inputs."""
 
     def loss() -> Tensor:
-        chosen = torch.randperm(len(videos.y))[: settings.batch_size]
-        return model.loss(Context(videos.x, videos.y[chosen])) / videos.y[0].numel()
+        y = videos.y[torch.randperm(len(videos.y))[: settings.batch_size]]  # (B, N, P)
+        context = Context(videos.x, y)
+        return -objective.of_context(context, _hide_ends(context, settings.prefixes)).mean() / y[0].numel()
 
+    objective = TaskELBO(model.likelihood, model.model)
     num_steps = 3 if smoke else settings.num_steps
     with gpytorch.settings.num_likelihood_samples(1):
         optimize(model, loss, num_steps, settings.lr, cosine=False, one_cycle=settings.one_cycle)
+
+
+def _hide_ends(context: Context, probability: float) -> Context:
+    """Some of the videos without what comes after a random image."""
+    num_points, shape = context.num_points, (*context.batch_shape, 1, 1)
+    length = torch.where(torch.rand(shape) < probability, torch.randint(1, num_points, shape), num_points)
+    hidden = torch.arange(num_points).unsqueeze(-1) >= length  # (B, N, 1)
+    return Context(context.x, context.y.masked_fill(hidden, torch.nan))
 
 
 @torch.no_grad()
@@ -301,8 +322,8 @@ BALL = Experiment(
     title="Bouncing ball",
     run=run_ball,
     trained=("gpvae",),
-    baselines=("igp", "lds"),
-    deterministic=("igp", "lds"),
+    baselines=("igp", "lds", "lds16"),
+    deterministic=("igp", "lds", "lds16"),
     columns=("mae", "mae_1", "mae_5", "mae_10"),
     published={},
     ahead=tuple(f"mae_{tau}" for tau in STEPS),
@@ -311,8 +332,10 @@ BALL = Experiment(
     figure=draw_ball,
     text="Mean absolute error of the noiseless pixels so many steps ahead, given the images before, averaged over all "
     "prefixes of 80 test videos; `mae` is the mean over 1 to 10 steps. 80 videos of 50 images of 10 pixels to train "
-    "on. K = 1. The independent GPs have periodic kernels too; the linear dynamical system has 8 states, and starts "
-    "from the principal components of five images at a time. All have one set of parameters for all videos.",
+    "on. K = 1. The independent GPs have periodic kernels too. The linear dynamical systems start from the principal "
+    "components of five images at a time; 8 states are as many as the paper's other models have, and 16 are better. "
+    "All have one set of parameters for all videos. The tuned GP-VAE has a cosine kernel, and three videos of ten are "
+    "hidden from its network after a random image; presets were chosen on other videos than these.",
 )
 
 BALLS = Experiment(

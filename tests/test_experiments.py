@@ -110,7 +110,7 @@ def test_a_line_that_was_cut_short_is_passed_over_and_run_again(tmp_path, shorte
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["ball", "--model", "gpar"], "ball has no model gpar: choose from gpvae, igp, lds"),
+        (["ball", "--model", "gpar"], "ball has no model gpar: choose from gpvae, igp, lds, lds16"),
         (["eeg-large", "--variant", "3"], "eeg-large has no variant 3: choose from 1, 2"),
         (["ball", "--variant", "3"], "ball has no variant 3: leave it out"),
     ],
