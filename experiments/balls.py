@@ -126,7 +126,6 @@ def run_balls(run: Run, smoke: bool) -> Outcome:
         "mae": metrics.mae(prediction, truth).mean().item(),
         "mae_last": metrics.mae(prediction.mean[:, -50:], truth[:, -50:]).mean().item(),
         "nll": metrics.nll(prediction, y).mean().item(),
-        "crps": metrics.crps(prediction, y).mean().item(),
         "coverage": metrics.coverage(prediction, y).mean().item(),
     }
     return Outcome(scores, elbo, extra)

@@ -78,8 +78,8 @@ def run(run: Run, smoke: bool) -> Outcome:
     train_on_tasks(model, train, settings.training.shortened() if smoke else settings.training, run.seed)
     scores = score(_predict(model, test).rescale(*data.normalizer), truth)
     # What is gone from the recordings for training: settings may be chosen by it.
-    of_training = score(_predict(model, train).rescale(*data.normalizer), train_truth)
-    scores |= {f"train_{name}": of_training[name] for name in ("smse", "nll")}
+    of_training = score(_predict(model, train).rescale(*data.normalizer), train_truth, ("smse", "nll"))
+    scores |= {f"train_{name}": value for name, value in of_training.items()}
     return Outcome(scores, training_elbo(model, train))
 
 
