@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -52,7 +53,7 @@ class Study:
     """
     :param load: The data.
     :param num_latents: K.
-    :param lengthscale: To start from, in the units of the inputs.
+    :param lengthscale: To start from, in the units of the inputs, of the authors' kernel exp(-d² / l²).
     :param hidden_sizes: Of the networks and the decoder.
     :param presets: How to train.
     :param gpar: Settings of GPAR, as in its own paper's experiments.
@@ -99,7 +100,7 @@ def make_model(study: Study, settings: Settings, run: Run, num_outputs: int, inp
     else:
         latents = torch.Size([study.num_latents])
         base = gpytorch.kernels.RBFKernel(ard_num_dims=input_dim, batch_shape=latents)
-        base.lengthscale = study.lengthscale
+        base.lengthscale = study.lengthscale / math.sqrt(2)  # GPyTorch's is exp(-d² / 2 l²)
         kernel = gpytorch.kernels.ScaleKernel(base, batch_shape=latents)
         kernel.outputscale = 1.0
         model = GPVAE(num_outputs, study.num_latents, network, kernel, hidden_sizes=study.hidden_sizes)
@@ -142,7 +143,7 @@ JURA = make_experiment(
         lengthscale=1.0,
         hidden_sizes=(20, 20),
         presets={
-            "paper": Settings(4 * 3000, 1e-3, False, 1, 100, 0.0, 0.1, 0.1),
+            "paper": Settings(4 * 3000, 1e-3, False, 1, 100, 0.0, 0.1, 0.01),
             "tuned": Settings(1500, 1e-2, True, 10, None, 0.25, 1.0, 0.1),
         },
         gpar={"scale": 10.0, "noise": 0.1, "replace": True, "log": True, "fix": False},
@@ -169,7 +170,7 @@ EEG = make_experiment(
         lengthscale=0.1,
         hidden_sizes=(20, 20),
         presets={
-            "paper": Settings(3 * 3000, 1e-3, False, 1, 100, 0.0, 0.1, 0.1),
+            "paper": Settings(3 * 3000, 1e-3, False, 1, 100, 0.0, 0.1, 0.01),
             "tuned": Settings(1500, 1e-2, True, 10, None, 0.25, 1.0, 0.1),
         },
         gpar={"scale": 0.02, "noise": 0.01, "replace": False},
