@@ -21,7 +21,7 @@ from torch.distributions import Normal
 from tqdm import trange
 
 from gpytorch_sgpvae import MLP, SGPVAE, Context, FactorNet, GaussianObservations, Prediction
-from gpytorch_sgpvae.datasets import BouncingBalls, bouncing_balls
+from gpytorch_sgpvae.datasets import BouncingBalls, bouncing_balls, estimate_periods
 
 NUM_LATENTS = 2
 
@@ -59,28 +59,11 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def estimate_periods(y: Tensor) -> Tensor:
-    """The periods of the two strongest oscillations of the images' center of brightness, the shorter one first."""
-    num_steps, num_pixels = y.shape[-2:]
-    heights = torch.linspace(-1, 1, num_pixels)
-    series = torch.nan_to_num(y - y.nanmean((0, 1))) @ heights  # (T, N)
-    # Zero padding makes the spectrum 16 times finer than its resolution, for peaks between whole cycles.
-    padding = 16
-    spectrum = torch.fft.rfft(series * torch.hann_window(num_steps), n=padding * num_steps).abs().square().mean(0)
-    peaks = []
-    for _ in range(NUM_LATENTS):
-        peak = int(spectrum.argmax())
-        peaks.append(peak)
-        # The main lobe of the Hann window is two cycles per video wide on either side.
-        spectrum[max(peak - 2 * padding, 0) : peak + 2 * padding + 1] = 0
-    return padding * num_steps / torch.tensor(sorted(peaks, reverse=True))
-
-
 def make_model(train_set: BouncingBalls, inducing_every: int) -> SGPVAE:
     num_pixels = train_set.y.shape[-1]
     kernel = gpytorch.kernels.PeriodicKernel(batch_shape=torch.Size([NUM_LATENTS]))
     # A latent function of its own period for each ball.
-    kernel.period_length = estimate_periods(train_set.y).view(NUM_LATENTS, 1, 1)
+    kernel.period_length = estimate_periods(train_set.y, NUM_LATENTS).view(NUM_LATENTS, 1, 1)
     # The latents start as near sinusoids: with more harmonics they settle on functions that pass a value several times
     # on a ball's way from the floor to the top, which no decoder can undo.
     kernel.lengthscale = 10.0

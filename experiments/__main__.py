@@ -37,9 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"The tables are in {report.write(parsed.results or RESULTS)}.")
         return
     experiment = EXPERIMENTS[parsed.name]
-    unknown = sorted(set(parsed.model or ()) - set(experiment.models))
-    if unknown:
-        parser.error(f"{parsed.name} has no model {', '.join(unknown)}: choose from {', '.join(experiment.models)}")
+    for kind, asked, known in (
+        ("model", parsed.model, experiment.models),
+        ("variant", parsed.variant, experiment.variants),
+    ):
+        unknown = sorted(set(asked or ()) - set(known))
+        if unknown:
+            choice = f"choose from {', '.join(known)}" if any(known) else "leave it out"
+            parser.error(f"{parsed.name} has no {kind} {', '.join(unknown)}: {choice}")
     # A smoke run leaves nothing behind.
     folder = parsed.results or (Path(tempfile.mkdtemp(prefix="experiments-")) if parsed.smoke else RESULTS)
     results = ResultFile(parsed.name, folder)
@@ -61,10 +66,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("name", choices=[*EXPERIMENTS, "report"], help="the experiment, or report")
     parser.add_argument("--model", nargs="+", help="models and baselines (default: the experiment's first)")
-    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=["factornet"], help="default: factornet")
+    parser.add_argument("--network", nargs="+", choices=NETWORKS, help="default: the experiment's")
     parser.add_argument(
         "--inducing", nargs="+", type=int, help="numbers of inducing points (default: the experiment's)"
     )
+    parser.add_argument("--variant", nargs="+", help="of an experiment that has several (default: all)")
     parser.add_argument("--preset", nargs="+", choices=PRESETS, default=["tuned"], help="default: tuned")
     parser.add_argument("--seeds", type=int, help="how many runs (default: the experiment's)")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, of one thread each (default: 2)")
@@ -77,13 +83,15 @@ def make_runs(parsed: argparse.Namespace) -> list[Run]:
     experiment = EXPERIMENTS[parsed.name]
     runs = []
     for model in parsed.model or experiment.models[:1]:
-        networks, presets, inducing = parsed.network, parsed.preset, parsed.inducing or experiment.inducing
+        networks, presets = parsed.network or [experiment.network], parsed.preset
+        inducing = parsed.inducing or experiment.inducing
         seeds = 1 if parsed.smoke else parsed.seeds or experiment.seeds
         if model not in experiment.trained:
             networks, presets, seeds = [""], [""], 1 if model in experiment.deterministic else seeds
         if model != "sgpvae":
             inducing = [0]
-        for network, m, preset, variant in product(networks, inducing, presets, experiment.variants):
+        variants = parsed.variant or experiment.variants
+        for network, m, preset, variant in product(networks, inducing, presets, variants):
             runs += [Run(parsed.name, model, network, m, preset, variant, seed) for seed in range(seeds)]
     return runs
 

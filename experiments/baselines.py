@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import cycle, islice
 from typing import Any
 
 import gpytorch
@@ -43,12 +44,20 @@ class IndependentGPs(gpytorch.Module):
     :param input_dim: D.
     :param lengthscale: To start from.
     :param noise: Variance, to start from.
+    :param kernel: Of batch shape P, to be scaled; by default an RBF kernel.
     """
 
-    def __init__(self, num_outputs: int, input_dim: int, lengthscale: float = 1.0, noise: float = 0.1):
+    def __init__(
+        self,
+        num_outputs: int,
+        input_dim: int,
+        lengthscale: float = 1.0,
+        noise: float = 0.1,
+        kernel: gpytorch.kernels.Kernel | None = None,
+    ):
         super().__init__()
         batch = torch.Size([num_outputs])
-        base = gpytorch.kernels.RBFKernel(ard_num_dims=input_dim, batch_shape=batch)
+        base = kernel or gpytorch.kernels.RBFKernel(ard_num_dims=input_dim, batch_shape=batch)
         self.kernel = gpytorch.kernels.ScaleKernel(base, batch_shape=batch)
         self.likelihood = gpytorch.likelihoods.GaussianLikelihood(batch_shape=batch)
         self.double()
@@ -65,12 +74,25 @@ class IndependentGPs(gpytorch.Module):
         log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return -0.5 * (white.square().sum(-1) + log_det + observed.sum(-1) * math.log(2 * math.pi))
 
-    def fit(self, tasks: list[tuple[Tensor, Tensor]], num_steps: int = 200, lr: float = 0.1) -> IndependentGPs:
+    def fit(
+        self,
+        tasks: list[tuple[Tensor, Tensor]],
+        num_steps: int = 200,
+        lr: float = 0.1,
+        tasks_per_step: int | None = None,
+    ) -> IndependentGPs:
+        """
+        :param tasks: Pairs of x and y, as :meth:`log_likelihood` takes them.
+        :param num_steps: Of Adam, with a cosine schedule.
+        :param lr: Its learning rate.
+        :param tasks_per_step: So many tasks in turn, where all of them at each step would take too long.
+        """
+        in_turn = cycle(tasks)
         optimizer = torch.optim.Adam(self.parameters(), lr=lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
         for _ in range(num_steps):
             optimizer.zero_grad()
-            for x, y in tasks:
+            for x, y in islice(in_turn, tasks_per_step or len(tasks)):
                 (-self.log_likelihood(x, y).sum()).backward()
             optimizer.step()
             schedule.step()

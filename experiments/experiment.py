@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,9 @@ class Experiment:
     :param variants: Of an experiment that has several.
     :param text: What the report says about it.
     :param targets: Of each column what is to be reached, at most.
+    :param network: The network by default.
+    :param ahead: Scores in which that network, tuned, is to be ahead of every other, every VAE and every baseline.
+    :param figure: Draws the outcomes of all runs.
     """
 
     title: str
@@ -51,6 +57,9 @@ class Experiment:
     variants: tuple[str, ...] = ("",)
     text: str = ""
     targets: dict[str, float] = field(default_factory=dict)
+    network: str = "factornet"
+    ahead: tuple[str, ...] = ()
+    figure: Callable[[dict[Run, dict[str, Any]]], Figure] | None = None
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from .balls import BALL, BALLS
+from .eeg_large import EEG_LARGE
 from .experiment import Experiment
 from .small import EEG, JURA
 from .weather import AMEDAS, JAPAN
 
-EXPERIMENTS: dict[str, Experiment] = {"jura": JURA, "eeg": EEG, "amedas": AMEDAS, "japan": JAPAN}
+EXPERIMENTS: dict[str, Experiment] = {
+    "jura": JURA,
+    "eeg": EEG,
+    "eeg-large": EEG_LARGE,
+    "amedas": AMEDAS,
+    "japan": JAPAN,
+    "ball": BALL,
+    "balls": BALLS,
+}

@@ -7,34 +7,41 @@ from pathlib import Path
 from typing import Any
 
 from .registry import EXPERIMENTS
-from .runs import RESULTS, ResultFile, Run, by_row, kept
+from .runs import RESULTS, ResultFile, Run, by_row, kept, row_label
 
 PAGE = Path(__file__).parent / "RESULTS.md"
-NAMES = {
-    "gpvae": "GP-VAE",
-    "sgpvae": "SGP-VAE",
-    "vae": "VAE",
-    "igp": "independent GPs",
-    "mean": "mean imputation",
-    "gpar": "GPAR",
-    "factornet": "FactorNet",
-    "indexnet": "IndexNet",
-    "pointnet": "PointNet",
-    "zeroimputation": "zero imputation",
-}
 CALIBRATION = ("crps", "coverage")
 
 
 def write(folder: Path = RESULTS, page: Path = PAGE) -> Path:
-    """The page with all tables."""
+    """The page with all tables, and the figures in a folder beside it."""
     parts = [INTRODUCTION]
     for name, experiment in EXPERIMENTS.items():
         outcomes = ResultFile(name, folder).read()
         if outcomes:
             text = [f"## {experiment.title}", experiment.text, table(name, outcomes), _targets(name, outcomes)]
+            text.append(_draw(name, outcomes, page.parent / "figures"))
             parts.append("\n\n".join(part for part in text if part))
     page.write_text("\n\n".join(parts) + "\n")
     return page
+
+
+def _draw(name: str, outcomes: dict[Run, dict[str, Any]], folder: Path) -> str:
+    """The figure of an experiment that has one, and the link to it."""
+    experiment = EXPERIMENTS[name]
+    if experiment.figure is None:
+        return ""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    folder.mkdir(parents=True, exist_ok=True)
+    figure = experiment.figure(outcomes)
+    # without the version of matplotlib in it: the same results are the same file
+    figure.savefig(folder / f"{name}.png", dpi=100, metadata={"Software": None})
+    plt.close(figure)
+    return f"![{experiment.title}](figures/{name}.png)"
 
 
 INTRODUCTION = """# Results
@@ -67,12 +74,14 @@ def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
         for prefix, label in (("", ""), ("ff_", ", FF")):
             if f"{prefix}{columns[0]}" not in results[0]["scores"]:
                 continue
-            published = experiment.published.get(" ".join(filter(None, [row.model, row.network])) + label, {})
+            published = experiment.published.get(
+                " ".join(filter(None, [row.model, row.network, row.variant])) + label, {}
+            )
             cells = [_spread([result["scores"][f"{prefix}{column}"] for result in chosen]) for column in columns]
             beside = [published.get(column, "") for column in experiment.columns]
             seconds = f"{statistics.median(result['seconds'] for result in results):.0f}"
             runs = f"{len(chosen)} of {len(results)}"
-            lines.append([_label(row) + label, row.preset, runs, *cells, *beside, seconds])
+            lines.append([row_label(row) + label, row.preset, runs, *cells, *beside, seconds])
     return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *lines])
 
 
@@ -88,13 +97,27 @@ def _targets(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
         }
         best = min(means, key=lambda row: means[row])
         verdict = "reached" if means[best] <= limit else "**short**"
-        lines.append(f"- {column} at most {limit}: {means[best]:.3f} by {_label(best)}, {verdict}")
-    return "\n".join(lines)
+        lines.append(f"- {column} at most {limit}: {means[best]:.3f} by {row_label(best)}, {verdict}")
+    lines += [_race(name, outcomes, variant) for variant in experiment.variants if experiment.ahead]
+    return "\n".join(filter(None, lines))
 
 
-def _label(row: Run) -> str:
-    parts = [NAMES[row.model], NAMES.get(row.network, ""), f"M = {row.inducing}" if row.inducing else "", row.variant]
-    return " ".join(part for part in parts if part)
+def _race(name: str, outcomes: dict[Run, dict[str, Any]], variant: str) -> str:
+    """Whether the first network of the tuned preset is ahead of everything else, in each score that matters."""
+    experiment = EXPERIMENTS[name]
+    rows = {row: kept(results) for row, results in by_row(outcomes).items() if row.variant == variant}
+
+    def best(chosen: list[Run], column: str) -> float:
+        return min(statistics.fmean(result["scores"][column] for result in rows[row]) for row in chosen)
+
+    ours = [row for row in rows if row.preset == "tuned" and row.model != "vae" and row.network == experiment.network]
+    others = [row for row in rows if row.model == "vae" or row.network != experiment.network]
+    if not ours or not others:
+        return ""
+    behind = [column for column in experiment.ahead if best(ours, column) >= best(others, column)]
+    verdict = f"**short** in {', '.join(behind)}" if behind else "reached"
+    race = f"{', '.join(map(row_label, ours))} ahead of {', '.join(map(row_label, others))}"
+    return f"- {race} in {', '.join(experiment.ahead)}: {verdict}"
 
 
 def _spread(values: list[float]) -> str:

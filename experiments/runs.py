@@ -10,6 +10,20 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+NAMES = {
+    "gpvae": "GP-VAE",
+    "sgpvae": "SGP-VAE",
+    "vae": "VAE",
+    "igp": "independent GPs",
+    "mean": "mean imputation",
+    "gpar": "GPAR",
+    "lds": "linear dynamical system, 8 states",
+    "lds16": "linear dynamical system, 16 states",
+    "factornet": "FactorNet",
+    "indexnet": "IndexNet",
+    "pointnet": "PointNet",
+    "zeroimputation": "zero imputation",
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -91,3 +105,10 @@ def kept(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         return outcomes
     best = sorted(outcomes, key=lambda outcome: outcome["elbo"], reverse=True)
     return best[: -(-2 * len(best) // 3)]
+
+
+def row_label(row: Run) -> str:
+    """A row of a table, for people."""
+    variant = f"({row.variant})" if row.variant else ""
+    parts = [NAMES[row.model], NAMES.get(row.network, ""), f"M = {row.inducing}" if row.inducing else "", variant]
+    return " ".join(part for part in parts if part)

@@ -69,15 +69,34 @@ def train_on_tasks(model: _AmortizedModel, tasks: list[Task], settings: TaskSett
     model.eval()
 
 
-def optimize(model: _AmortizedModel, loss: Callable[[], Tensor], num_steps: int, lr: float, cosine: bool) -> None:
-    """Adam, for the few steps in which a trainer would take longer than the model."""
+def optimize(
+    model: _AmortizedModel,
+    loss: Callable[[], Tensor],
+    num_steps: int,
+    lr: float,
+    cosine: bool = False,
+    one_cycle: bool = False,
+) -> None:
+    """
+    Adam, for the few steps in which a trainer would take longer than the model.
+
+    :param model: What to train.
+    :param loss: Of one step.
+    :param num_steps: How many.
+    :param lr: The learning rate.
+    :param cosine: Whether it decays to zero.
+    :param one_cycle: Whether it also rises from a small one, in the first tenth of the steps.
+    """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+    schedule: torch.optim.lr_scheduler.LRScheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+    if one_cycle:
+        # one step more, as its last one would be of length zero
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, num_steps + 1, pct_start=0.1)
     for _ in range(num_steps):
         optimizer.zero_grad()
         loss().backward()
         optimizer.step()
-        if cosine:
+        if cosine or one_cycle:
             schedule.step()
     model.eval()
 

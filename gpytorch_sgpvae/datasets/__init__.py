@@ -6,7 +6,7 @@ downloaded once, and checked.
 """
 
 from .task_data import Normalizer, TaskData
-from .bouncing_balls import BouncingBalls, bouncing_ball, bouncing_balls
+from .bouncing_balls import BouncingBalls, bouncing_ball, bouncing_balls, estimate_periods
 from .jura import load_jura
 from .eeg import load_eeg, load_eeg_recordings
 from .weather import load_amedas, load_japan_weather
@@ -17,6 +17,7 @@ __all__ = [
     "TaskData",
     "bouncing_ball",
     "bouncing_balls",
+    "estimate_periods",
     "load_amedas",
     "load_eeg",
     "load_eeg_recordings",

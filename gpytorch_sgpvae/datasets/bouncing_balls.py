@@ -166,6 +166,45 @@ def bouncing_balls(
     )
 
 
+def estimate_periods(y: Tensor, num_periods: int) -> Tensor:
+    r"""
+    The periods of the strongest oscillations of the images' center of brightness, the shorter ones first: peaks of the
+    mean spectrum of all videos,
+
+    .. math::
+
+        \omega \mapsto \sum_t \Big| \sum_n w_n \, e^{-i \omega n} \sum_p h_p \, (y_{tnp} - \bar y_p) \Big|^2
+
+    with the pixels' heights h and a Hann window w. A periodic kernel does not find a period far from where it starts.
+
+    :param y: Images (`T x N x P`); NaN is a missing pixel.
+    :param num_periods: How many.
+    :return: In steps (`num_periods`).
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae.datasets import bouncing_balls, estimate_periods
+        >>> balls = bouncing_balls(10, num_pixels=20, periods=(20.0, 30.0), generator=torch.Generator().manual_seed(0))
+        >>> estimate_periods(balls.y, num_periods=2).round()
+        tensor([20., 30.])
+    """
+    num_steps, num_pixels = y.shape[-2:]
+    options: dict[str, Any] = {"dtype": y.dtype, "device": y.device}
+    heights = torch.linspace(-1, 1, num_pixels, **options)
+    series = torch.nan_to_num(y - y.nanmean((0, 1))) @ heights  # (T, N)
+    # Zero padding makes the spectrum 16 times finer than its resolution, for peaks between whole cycles.
+    padding = 16
+    window = torch.hann_window(num_steps, **options)
+    spectrum = torch.fft.rfft(series * window, n=padding * num_steps).abs().square().mean(0)
+    peaks = []
+    for _ in range(num_periods):
+        peak = int(spectrum.argmax())
+        peaks.append(peak)
+        # The main lobe of the Hann window is two cycles per video wide on either side.
+        spectrum[max(peak - 2 * padding, 0) : peak + 2 * padding + 1] = 0
+    return padding * num_steps / torch.tensor(sorted(peaks, reverse=True), **options)
+
+
 def _constant_speed(s: Tensor) -> Tensor:
     return (1 - 2 * s).abs()
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpytorch_sgpvae.datasets import bouncing_ball, bouncing_balls
+from gpytorch_sgpvae.datasets import bouncing_ball, bouncing_balls, estimate_periods
 
 
 def make(**kwargs):
@@ -74,3 +74,9 @@ def test_one_ball_bounces_at_constant_speed_and_is_where_its_positions_say():
     nearest = (heights - ball.positions).abs().argmin(-1)
     assert torch.equal(ball.y.argmax(-1), nearest)
     assert ball.y.max() <= 1
+
+
+def test_the_periods_are_found_through_noise_and_holes():
+    ball, balls = bouncing_ball(20, 100, period=13.7), bouncing_balls(20, num_pixels=20, periods=(25.3, 17.1))
+    assert estimate_periods(ball.y, 1).tolist() == pytest.approx([13.7], rel=0.01)
+    assert estimate_periods(balls.y, 2).tolist() == pytest.approx([17.1, 25.3], rel=0.01)

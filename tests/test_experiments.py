@@ -1,0 +1,295 @@
+"""The experiments run, in a short version; what they reach is for `python -m experiments` to show."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+from pathlib import Path
+
+import gpytorch
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+pytest.importorskip("lightning", reason="the experiments train with the extra train")
+pytest.importorskip("pandas", reason="the experiments read files with the extra datasets")
+
+from experiments import report
+from experiments.__main__ import main
+from experiments.baselines import IndependentGPs
+from experiments.execution import execute_one
+from experiments.lds import LinearDynamicalSystem
+from experiments.registry import EXPERIMENTS
+from experiments.runs import ResultFile, Run, kept
+
+GENERATED = ("ball", "balls")
+NETWORKS = ("factornet", "indexnet", "pointnet", "zeroimputation")
+
+
+def every_model():
+    for name, experiment in EXPERIMENTS.items():
+        for model in experiment.models:
+            network = experiment.network if model in experiment.trained else ""
+            preset = "tuned" if model in experiment.trained else ""
+            inducing = experiment.inducing[0] if model == "sgpvae" else 0
+            yield Run(name, model, network, inducing, preset, experiment.variants[0])
+
+
+def skip_without_what_it_needs(run):
+    folder = os.environ.get("SGPVAE_DATA")
+    if run.experiment not in GENERATED and folder is None:
+        pytest.skip("SGPVAE_DATA names no folder with the data")
+    if run.experiment == "japan" and not (Path(folder) / "ghcn").is_dir():
+        pytest.skip("the data folder has no ghcn/")
+    if run.experiment in ("amedas", "japan") and run.model == "sgpvae":
+        pytest.importorskip("sklearn", reason="inducing points by k-means need scikit-learn")
+    if run.model == "gpar" and importlib.util.find_spec("gpar") is None:
+        pytest.skip("the package gpar is not installed")
+
+
+@pytest.mark.parametrize("run", list(every_model()), ids=lambda run: f"{run.experiment}-{run.model}")
+def test_every_model_of_every_experiment_runs(run):
+    skip_without_what_it_needs(run)
+    outcome = execute_one(run, smoke=True)
+    for column in EXPERIMENTS[run.experiment].columns:
+        assert math.isfinite(outcome["scores"][column])
+    assert (outcome["elbo"] is None) == (run.model in EXPERIMENTS[run.experiment].baselines)
+    json.dumps(outcome)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_network_runs_with_the_papers_settings(network):
+    outcome = execute_one(Run("ball", "gpvae", network, preset="paper"), smoke=True)
+    assert math.isfinite(outcome["scores"]["mae"])
+
+
+@pytest.fixture
+def shortened(monkeypatch):
+    """The command line without processes of its own, and what it was asked to run."""
+    ran = []
+
+    def execute(runs, smoke, workers):
+        for run in runs:
+            ran.append(run)
+            yield run, {"elbo": 0.0, "scores": {"mae": 1.0, **{f"mae_{i}": 1.0 for i in range(1, 11)}}, "seconds": 0.0}
+
+    monkeypatch.setattr("experiments.__main__.execute", execute)
+    return ran
+
+
+def test_the_command_line_leaves_a_line_for_each_run_and_does_not_run_it_again(tmp_path, shortened, capsys):
+    command = ["ball", "--results", str(tmp_path), "--preset", "tuned"]
+    main([*command, "--seeds", "2"])
+    lines = (tmp_path / "ball.jsonl").read_text().splitlines()
+    assert [json.loads(line)["run"]["seed"] for line in lines] == [0, 1]
+    main([*command, "--seeds", "3"])
+    assert [run.seed for run in shortened] == [0, 1, 2]
+    assert "2 of 3" in capsys.readouterr().out
+
+
+def test_a_run_in_a_process_of_its_own_is_the_run(tmp_path):
+    main(["ball", "--model", "lds", "--smoke", "--workers", "1", "--results", str(tmp_path)])
+    run = Run("ball", "lds")
+    outcome = ResultFile("ball", tmp_path).read()[run]
+    assert outcome["scores"] == pytest.approx(execute_one(run, smoke=True)["scores"], abs=1e-8)
+
+
+def test_a_line_that_was_cut_short_is_passed_over_and_run_again(tmp_path, shortened):
+    command = ["ball", "--results", str(tmp_path), "--seeds", "2"]
+    main(command)
+    path = tmp_path / "ball.jsonl"
+    path.write_text(path.read_text()[:-20])
+    assert [run.seed for run in ResultFile("ball", tmp_path).read()] == [0]
+    main(command)
+    assert [run.seed for run in shortened] == [0, 1, 1]
+    assert [run.seed for run in ResultFile("ball", tmp_path).read()] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["ball", "--model", "gpar"], "ball has no model gpar: choose from gpvae, igp, lds, lds16"),
+        (["eeg-large", "--variant", "3"], "eeg-large has no variant 3: choose from 1, 2"),
+        (["ball", "--variant", "3"], "ball has no variant 3: leave it out"),
+    ],
+)
+def test_what_an_experiment_does_not_have_is_refused(command, message, capsys):
+    with pytest.raises(SystemExit):
+        main(command)
+    assert message in capsys.readouterr().err
+
+
+def test_there_is_a_run_for_each_network_and_preset_but_one_of_a_baseline(tmp_path, shortened):
+    command = ["ball", "--results", str(tmp_path), "--network", "factornet", "indexnet", "--preset", "paper", "tuned"]
+    main([*command, "--model", "gpvae", "igp", "--seeds", "1"])
+    assert len(shortened) == len(set(shortened)) == 5
+
+
+def test_of_15_runs_the_10_with_the_highest_elbo_are_kept():
+    order = torch.randperm(15).tolist()
+    elbos = [outcome["elbo"] for outcome in kept({"elbo": float(elbo)} for elbo in order)]
+    assert sorted(elbos) == list(range(5, 15))
+    assert len(kept([{"elbo": None}] * 15)) == 15
+
+
+def make_outcome(elbo=None, **scores):
+    return {"elbo": elbo, "scores": {"crps": 0.1, "coverage": 0.95, **scores}, "seconds": 12.3}
+
+
+def test_the_report_has_means_and_deviations_of_what_is_kept_beside_the_papers(tmp_path):
+    results = ResultFile("jura", tmp_path)
+    for seed, mae in enumerate((0.3, 0.5, 9.0)):
+        outcome = make_outcome(-float(seed), mae=mae, nll=1.0)
+        results.append(Run("jura", "gpvae", "factornet", 0, "tuned", "", seed), outcome)
+    results.append(Run("jura", "igp"), make_outcome(mae=0.6, nll=2.0))
+    page = report.write(tmp_path, tmp_path / "RESULTS.md").read_text()
+    assert "| GP-VAE FactorNet | tuned | 2 of 3 | 0.400 (0.141) | 1.000 (0.000) |" in page
+    assert "0.40 (0.01)" in page  # published
+    assert "| independent GPs |  | 1 of 1 | 0.600 |" in page
+    assert "- mae at most 0.39: 0.400 by GP-VAE FactorNet, **short**" in page
+
+
+def fill_ball(folder, ours, theirs):
+    results = ResultFile("ball", folder)
+    for model, errors in (("gpvae", ours), ("igp", theirs)):
+        scores = {f"mae_{tau}": error for tau, error in enumerate(errors, start=1)}
+        trained = model == "gpvae"
+        run = Run("ball", model, EXPERIMENTS["ball"].network if trained else "", preset="tuned" if trained else "")
+        results.append(run, make_outcome(1.0 if trained else None, mae=sum(errors) / 10, **scores))
+
+
+@pytest.mark.parametrize(("last", "verdict"), [(0.1, "mae_10: reached"), (0.3, "**short** in mae_10")])
+def test_the_report_says_whether_our_model_is_ahead_in_every_score(tmp_path, last, verdict):
+    fill_ball(tmp_path, ours=[0.1] * 9 + [last], theirs=[0.2] * 10)
+    page = report.write(tmp_path, tmp_path / "RESULTS.md").read_text()
+    assert verdict in page
+
+
+def test_the_report_draws_the_figure_of_an_experiment_and_links_to_it(tmp_path):
+    fill_ball(tmp_path, ours=[0.1] * 10, theirs=[0.2] * 10)
+    results = ResultFile("eeg-large", tmp_path)
+    for inducing, seed in ((32, 0), (32, 1), (64, 0)):
+        run = Run("eeg-large", "sgpvae", "factornet", inducing, "tuned", "1", seed)
+        results.append(run, make_outcome(0.0, smse=0.5, nll=1.0))
+    results.append(Run("eeg-large", "igp", variant="1"), make_outcome(smse=0.9, nll=2.0))
+    picture = execute_one(Run("balls", "sgpvae", "factornet", 10, "tuned"), smoke=True)
+    ResultFile("balls", tmp_path).append(Run("balls", "sgpvae", "factornet", 10, "tuned"), picture)
+    page = report.write(tmp_path, tmp_path / "RESULTS.md").read_text()
+    for name in ("ball", "balls", "eeg-large"):
+        assert f"](figures/{name}.png)" in page
+        assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def make_system(num_states=3, num_outputs=2):
+    system = LinearDynamicalSystem(num_states, num_outputs)
+    with torch.no_grad():
+        for parameter in system.parameters():
+            parameter.copy_(0.5 * torch.randn(parameter.shape))
+    return system
+
+
+def joint_of(system, num_images):
+    """The images as one Gaussian vector: mean (N P), covariance (N P, N P)."""
+    A, C, Q = system.A, system.C, system.Q
+    means, covars = [system.m], [system.V]
+    for _ in range(num_images - 1):
+        means.append(A @ means[-1])
+        covars.append(A @ covars[-1] @ A.mT + Q)
+    blocks = [[None] * num_images for _ in range(num_images)]
+    for i in range(num_images):
+        for j in range(i, num_images):
+            # cov(z_j, z_i) = A^(j - i) cov(z_i)
+            cross = C @ torch.linalg.matrix_power(A, j - i) @ covars[i] @ C.mT
+            noise = system.r.diag() if i == j else 0.0
+            blocks[j][i], blocks[i][j] = cross + noise, cross.mT + noise
+    mean = torch.cat([C @ mean + system.d for mean in means])
+    return mean, torch.cat([torch.cat(row, dim=1) for row in blocks])
+
+
+@torch.no_grad()
+def test_the_likelihood_of_a_linear_dynamical_system_is_that_of_its_joint_gaussian():
+    system, y = make_system(), torch.randn(4, 6, 2, dtype=torch.float64)
+    mean, covar = joint_of(system, 6)
+    expected = MultivariateNormal(mean, covar).log_prob(y.flatten(1))
+    torch.testing.assert_close(system.filter(y).log_likelihood, expected, rtol=0, atol=1e-8)
+
+
+@torch.no_grad()
+def test_a_linear_dynamical_system_predicts_by_conditioning_its_joint_gaussian():
+    system, y = make_system(), torch.randn(4, 5, 2, dtype=torch.float64)
+    means, variances = system.predict(y, num_ahead=3)
+    mean, covar = joint_of(system, 8)
+    for num_seen in range(1, 6):
+        n = 2 * num_seen
+        gain = torch.linalg.solve(covar[:n, :n], covar[:n, n:]).mT
+        expected = mean[n:] + (y.flatten(1)[:, :n] - mean[:n]) @ gain.mT
+        variance = (covar[n:, n:] - gain @ covar[:n, n:]).diagonal()
+        torch.testing.assert_close(means[:, num_seen - 1].flatten(1), expected[:, :6], rtol=0, atol=1e-8)
+        torch.testing.assert_close(variances[num_seen - 1].flatten(), variance[:6], rtol=0, atol=1e-8)
+
+
+def test_a_linear_dynamical_system_learns_a_rotation():
+    angles = 0.7 * torch.arange(30, dtype=torch.float64) + 6 * torch.rand(20, 1, dtype=torch.float64)
+    truth = torch.stack([angles.cos(), 1 + 2 * angles.cos()], dim=-1)  # velocity is not to be seen in one image
+    y = truth + 0.05 * torch.randn(truth.shape, dtype=torch.float64)
+    system = LinearDynamicalSystem(2, 2).initialize(y)
+    before = system.filter(y).log_likelihood.sum()
+    system.fit(y, num_steps=20)
+    assert system.filter(y).log_likelihood.sum() > before
+    means, _ = system.predict(y, num_ahead=5)
+    assert (means[:, 9:-5, 4] - truth[:, 14:]).abs().mean() < 0.1
+
+
+def test_a_linear_dynamical_system_refuses_what_it_cannot_do():
+    y = torch.randn(4, 6, 2, dtype=torch.float64)
+    with pytest.raises(ValueError, match="10 components, but there are 11 states: take a longer window"):
+        LinearDynamicalSystem(11, 2).initialize(y)
+    y[0, 0, 0] = torch.nan
+    with pytest.raises(ValueError, match="1 missing values: fill them in"):
+        make_system().filter(y)
+
+
+def make_gps(kernel=None):
+    gps = IndependentGPs(3, 2, kernel=kernel)
+    for parameter in gps.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return gps
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shared", [True, False], ids=["shared inputs", "inputs of each task"])
+def test_independent_gps_are_exact_gps_on_the_rows_that_are_there(shared):
+    gps = make_gps()
+    x = torch.rand(*(() if shared else (4,)), 7, 2, dtype=torch.float64)
+    y = torch.randn(4, 7, 3, dtype=torch.float64)
+    y[torch.rand(y.shape) < 0.3] = torch.nan
+    y[1, :, 2] = torch.nan  # one that is not there at all
+    log_likelihood, prediction = gps.log_likelihood(x, y), gps.predict(x, y)
+    scale, lengthscale = gps.kernel.outputscale, gps.kernel.base_kernel.lengthscale  # (P,), (P, 1, D)
+    noise = gps.likelihood.noise
+    for t in range(4):
+        for p in range(3):
+            points = (x if shared else x[t]) / lengthscale[p]
+            covar = scale[p] * torch.exp(-0.5 * (points.unsqueeze(-2) - points).square().sum(-1))
+            there = ~y[t, :, p].isnan()
+            values = y[t, there, p]
+            inner = covar[there][:, there] + noise[p] * torch.eye(len(values), dtype=torch.float64)
+            gain = torch.linalg.solve(inner, covar[there]).mT
+            expected = (covar - gain @ covar[there]).diagonal() + noise[p]
+            torch.testing.assert_close(prediction.mean[t, :, p], gain @ values, rtol=0, atol=1e-8)
+            torch.testing.assert_close(prediction.variance[t, :, p], expected, rtol=0, atol=1e-8)
+            density = MultivariateNormal(torch.zeros_like(values), inner).log_prob(values) if len(values) else 0.0
+            torch.testing.assert_close(log_likelihood[t, p], torch.as_tensor(density).double(), rtol=0, atol=1e-8)
+
+
+def test_independent_gps_take_a_kernel_and_some_tasks_at_a_time():
+    kernel = gpytorch.kernels.PeriodicKernel(batch_shape=torch.Size([3]))
+    gps = IndependentGPs(3, 1, kernel=kernel)
+    seen = []
+    gps.log_likelihood = lambda x, y: seen.append(int(y[0, 0])) or gps.kernel.outputscale
+    tasks = [(torch.rand(5, 1), torch.full((5, 3), float(i))) for i in range(3)]
+    gps.fit(tasks, num_steps=4, tasks_per_step=2)
+    assert gps.kernel.base_kernel is kernel
+    assert seen == [0, 1, 2, 0, 1, 2, 0, 1]
