@@ -131,6 +131,7 @@ def make_experiment(study: Study, **kwargs: object) -> Experiment:
         trained=("gpvae", "vae"),
         baselines=("igp", "mean", "gpar"),
         deterministic=("igp", "mean"),
+        presets=("paper",),
         **kwargs,  # type: ignore[arg-type]
     )
 
@@ -144,7 +145,6 @@ JURA = make_experiment(
         hidden_sizes=(20, 20),
         presets={
             "paper": Settings(4 * 3000, 1e-3, False, 1, 100, 0.0, 0.1, 0.01),
-            "tuned": Settings(1500, 1e-2, True, 10, None, 0.25, 1.0, 0.1),
         },
         gpar={"scale": 10.0, "noise": 0.1, "replace": True, "log": True, "fix": False},
     ),
@@ -171,7 +171,6 @@ EEG = make_experiment(
         hidden_sizes=(20, 20),
         presets={
             "paper": Settings(3 * 3000, 1e-3, False, 1, 100, 0.0, 0.1, 0.01),
-            "tuned": Settings(1500, 1e-2, True, 10, None, 0.25, 1.0, 0.1),
         },
         gpar={"scale": 0.02, "noise": 0.01, "replace": False},
     ),
