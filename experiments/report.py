@@ -96,9 +96,8 @@ def _provenance(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
     days = sorted({outcome["date"] for outcome in outcomes.values()})
     versions = sorted({", ".join(f"{k} {v}" for k, v in outcome["versions"].items()) for outcome in outcomes.values()})
     models = " ".join(dict.fromkeys(run.model for run in sorted(outcomes)))
-    return (
-        f"`python -m experiments {name} --model {models}`, {' to '.join({days[0], days[-1]})}; {'; '.join(versions)}."
-    )
+    period = " to ".join(dict.fromkeys([days[0], days[-1]]))
+    return f"`python -m experiments {name} --model {models}`, {period}; {'; '.join(versions)}."
 
 
 def _targets(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:

@@ -160,8 +160,8 @@ JURA = make_experiment(
         "gpvae factornet, FF": {"mae": "0.41 (0.01)", "nll": "1.04 (0.06)"},
     },
     targets={"mae": 0.39, "nll": 0.85},
-    text="Cadmium at 100 of 359 locations, given nickel and zinc at all of them and cadmium at the others. K = 2. There is no "
-    "tuned preset yet.",
+    text="Cadmium at 100 of 359 locations, given nickel and zinc at all of them and cadmium at the others. K = 2. "
+    "There is no tuned preset yet.",
 )
 
 EEG = make_experiment(
