@@ -41,6 +41,7 @@ class Experiment:
     :param text: What the report says about it.
     :param targets: Of each column what is to be reached, at most.
     :param network: The network by default.
+    :param presets: How its models can be trained, the default last.
     :param ahead: Scores in which that network, tuned, is to be ahead of every other, every VAE and every baseline.
     :param figure: Draws the outcomes of all runs.
     """
@@ -58,6 +59,7 @@ class Experiment:
     text: str = ""
     targets: dict[str, float] = field(default_factory=dict)
     network: str = "factornet"
+    presets: tuple[str, ...] = ("paper", "tuned")
     ahead: tuple[str, ...] = ()
     figure: Callable[[dict[Run, dict[str, Any]]], Figure] | None = None
 

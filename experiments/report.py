@@ -19,7 +19,13 @@ def write(folder: Path = RESULTS, page: Path = PAGE) -> Path:
     for name, experiment in EXPERIMENTS.items():
         outcomes = ResultFile(name, folder).read()
         if outcomes:
-            text = [f"## {experiment.title}", experiment.text, table(name, outcomes), _targets(name, outcomes)]
+            text = [
+                f"## {experiment.title}",
+                experiment.text,
+                _provenance(name, outcomes),
+                table(name, outcomes),
+                _targets(name, outcomes),
+            ]
             text.append(_draw(name, outcomes, page.parent / "figures"))
             parts.append("\n\n".join(part for part in text if part))
     page.write_text("\n\n".join(parts) + "\n")
@@ -83,6 +89,15 @@ def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
             runs = f"{len(chosen)} of {len(results)}"
             lines.append([row_label(row) + label, row.preset, runs, *cells, *beside, seconds])
     return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *lines])
+
+
+def _provenance(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
+    """The command, the days and the versions that the figures are of."""
+    days = sorted({outcome["date"] for outcome in outcomes.values()})
+    versions = sorted({", ".join(f"{k} {v}" for k, v in outcome["versions"].items()) for outcome in outcomes.values()})
+    models = " ".join(dict.fromkeys(run.model for run in sorted(outcomes)))
+    period = " to ".join(dict.fromkeys([days[0], days[-1]]))
+    return f"`python -m experiments {name} --model {models}`, {period}; {'; '.join(versions)}."
 
 
 def _targets(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:

@@ -27,6 +27,9 @@ JUDGED = "TAVG"
 # The paper's.
 PAPER = TaskSettings(num_epochs=50, learning_rate=1e-3)
 HIDDEN_SIZES = {"paper": (20, 20, 20, 20), "tuned": (20, 20)}
+# Of the network's sites, to start from; and the variance of the observations. The paper's are the authors' code's.
+INITIAL_STDDEV = {"paper": 0.1, "tuned": 0.3}
+NOISE = 0.01
 
 
 @dataclass(frozen=True)
@@ -38,15 +41,11 @@ class Tuned:
     :param lr: Of Adam, after a warm-up over a twentieth of the steps and before a cosine; the noise has five times as
         much, as it has a long way to go.
     :param beta: Factor of the KL divergence.
-    :param noise: Variance that the observations start with.
-    :param initial_stddev: Of the network's sites.
     """
 
     num_epochs: int = 150
     lr: float = 2e-2
     beta: float = 0.3
-    noise: float = 0.01
-    initial_stddev: float = 0.3
 
 
 TUNED = Tuned()
@@ -90,18 +89,15 @@ def make_model(run: Run, tasks: list[Task], smoke: bool) -> _AmortizedModel:
     num_outputs, hidden_sizes = tasks[0][1].shape[-1], HIDDEN_SIZES[run.preset]
     options: dict[str, Any] = {"hidden_sizes": hidden_sizes}
     if run.preset == "tuned":
-        options |= {"decoder": LinearPlus(MLP(NUM_LATENTS, num_outputs, hidden_sizes))}
-        network = NETWORKS[run.network](num_outputs, NUM_LATENTS, hidden_sizes, initial_stddev=TUNED.initial_stddev)
-    else:
-        network = NETWORKS[run.network](num_outputs, NUM_LATENTS, hidden_sizes)
+        options["decoder"] = LinearPlus(MLP(NUM_LATENTS, num_outputs, hidden_sizes))
+    network = NETWORKS[run.network](num_outputs, NUM_LATENTS, hidden_sizes, initial_stddev=INITIAL_STDDEV[run.preset])
     if run.model == "vae":
         model: _AmortizedModel = VAE(num_outputs, NUM_LATENTS, network, **options).double()
     else:
         inducing_points = _centers(torch.cat([x for x, _ in tasks]), 8 if smoke else run.inducing, run.seed)
         model = SGPVAE(num_outputs, NUM_LATENTS, inducing_points, network, **options)
         model.model.covar_module.base_kernel.lengthscale = model.model.covar_module.outputscale = 1.0
-    if run.preset == "tuned":
-        model.likelihood.observation_model.noise = TUNED.noise
+    model.likelihood.observation_model.noise = NOISE
     return model
 
 

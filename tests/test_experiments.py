@@ -32,7 +32,7 @@ def every_model():
     for name, experiment in EXPERIMENTS.items():
         for model in experiment.models:
             network = experiment.network if model in experiment.trained else ""
-            preset = "tuned" if model in experiment.trained else ""
+            preset = experiment.presets[-1] if model in experiment.trained else ""
             inducing = experiment.inducing[0] if model == "sgpvae" else 0
             yield Run(name, model, network, inducing, preset, experiment.variants[0])
 
