@@ -253,13 +253,13 @@ def draw_ball(outcomes: dict[Run, dict[str, Any]]) -> Figure:
     return figure
 
 
-def draw_balls(outcomes: dict[Run, dict[str, Any]]) -> Figure:
+def draw_balls(outcomes: dict[Run, dict[str, Any]]) -> Figure | None:
     """The first test video of a run: what there was, what was predicted, and the latent functions."""
     import matplotlib.pyplot as plt
 
     pictures = {run: outcome["picture"] for run, outcome in sorted(outcomes.items()) if "picture" in outcome}
     if not pictures:
-        return plt.figure()
+        return None
     run = min(pictures, key=lambda run: outcomes[run]["scores"]["mae"])
     picture = pictures[run]
     figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=(12, 8), sharex=True, layout="constrained")

@@ -125,13 +125,13 @@ def _predict(model: _AmortizedModel, tasks: list[Task]) -> Prediction:
 
 
 def draw(outcomes: dict[Run, dict[str, Any]]) -> Figure:
-    """Each score over M, for each network of one preset; a bar is a standard deviation over seeds."""
+    """Each score over M, for each network and preset; a bar is a standard deviation over seeds."""
     import matplotlib.pyplot as plt
 
     rows = {row: kept(results) for row, results in by_row(outcomes).items()}
     figure, panels = plt.subplots(2, 2, figsize=(10, 7), sharex=True, layout="constrained")
     for axes, (column, variant) in zip(panels.flat, product(("smse", "nll"), VARIANTS), strict=True):
-        for style, (network, preset) in zip(STYLES, product(NETWORKS, PRESETS), strict=False):
+        for (network, style), preset in product(zip(NETWORKS, STYLES, strict=False), PRESETS):
             points = []
             for row, results in rows.items():
                 chosen = (row.network, row.preset, row.variant) == (network, preset, variant)
@@ -141,7 +141,8 @@ def draw(outcomes: dict[Run, dict[str, Any]]) -> Figure:
                     points.append((row.inducing or NUM_SAMPLES, values.mean().item(), spread))
             if points:
                 x, mean, spreads = zip(*sorted(points), strict=True)
-                axes.errorbar(x, mean, spreads, **style, capsize=2, label=f"{NAMES[network]}, {preset}")
+                line = {**style, "linestyle": "-" if preset == "tuned" else ":"}
+                axes.errorbar(x, mean, spreads, **line, capsize=2, label=f"{NAMES[network]}, {preset}")
         for row, results in rows.items():
             if row.model == "igp" and row.variant == variant:
                 values = torch.tensor([result["scores"][column] for result in results])
@@ -151,7 +152,8 @@ def draw(outcomes: dict[Run, dict[str, Any]]) -> Figure:
             axes.legend()
     ticks = [*INDUCING, NUM_SAMPLES]
     for axes in panels[-1]:
-        axes.set(xlabel="inducing points M (256: GP-VAE)", xscale="log", xticks=ticks, xticklabels=ticks)
+        axes.set(xlabel="inducing points M (256: GP-VAE)", xscale="log", xlim=(24, 340))
+        axes.set(xticks=ticks, xticklabels=ticks)
         axes.minorticks_off()
     return figure
 

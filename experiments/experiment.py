@@ -43,7 +43,7 @@ class Experiment:
     :param network: The network by default.
     :param presets: How its models can be trained, the default last.
     :param ahead: Scores in which that network, tuned, is to be ahead of every other, every VAE and every baseline.
-    :param figure: Draws the outcomes of all runs.
+    :param figure: Draws the outcomes of all runs; None where there is nothing to draw yet.
     """
 
     title: str
@@ -61,7 +61,7 @@ class Experiment:
     network: str = "factornet"
     presets: tuple[str, ...] = ("paper", "tuned")
     ahead: tuple[str, ...] = ()
-    figure: Callable[[dict[Run, dict[str, Any]]], Figure] | None = None
+    figure: Callable[[dict[Run, dict[str, Any]]], Figure | None] | None = None
 
     @property
     def models(self) -> tuple[str, ...]:

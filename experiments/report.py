@@ -42,8 +42,10 @@ def _draw(name: str, outcomes: dict[Run, dict[str, Any]], folder: Path) -> str:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    folder.mkdir(parents=True, exist_ok=True)
     figure = experiment.figure(outcomes)
+    if figure is None:
+        return ""
+    folder.mkdir(parents=True, exist_ok=True)
     # without the version of matplotlib in it: the same results are the same file
     figure.savefig(folder / f"{name}.png", dpi=100, metadata={"Software": None})
     plt.close(figure)
