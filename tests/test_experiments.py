@@ -135,7 +135,8 @@ def test_of_15_runs_the_10_with_the_highest_elbo_are_kept():
 
 
 def make_outcome(elbo=None, **scores):
-    return {"elbo": elbo, "scores": {"crps": 0.1, "coverage": 0.95, **scores}, "seconds": 12.3}
+    outcome = {"elbo": elbo, "scores": {"crps": 0.1, "coverage": 0.95, **scores}}
+    return {**outcome, "seconds": 12.3, "date": "2020-01-31", "versions": {"torch": "2.0"}}
 
 
 def test_the_report_has_means_and_deviations_of_what_is_kept_beside_the_papers(tmp_path):
