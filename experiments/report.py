@@ -132,7 +132,9 @@ def _race(name: str, outcomes: dict[Run, dict[str, Any]], variant: str) -> str:
     if not ours or not others:
         return ""
     behind = [column for column in experiment.ahead if best(ours, column) >= best(others, column)]
-    verdict = f"**short** in {', '.join(behind)}" if behind else "reached"
+    missing = [model for model in experiment.models if all(row.model != model for row in rows)]
+    verdict = "reached" if not missing else f"so far; nobody has run {', '.join(missing)}"
+    verdict = f"**short** in {', '.join(behind)}" if behind else verdict
     race = f"{', '.join(map(row_label, ours))} ahead of {', '.join(map(row_label, others))}"
     return f"- {race} in {', '.join(experiment.ahead)}: {verdict}"
 
