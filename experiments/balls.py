@@ -188,7 +188,7 @@ def train_on_videos(model: _AmortizedModel, videos: BouncingBalls, settings: Set
     objective = TaskELBO(model.likelihood, model.model)
     num_steps = 3 if smoke else settings.num_steps
     with gpytorch.settings.num_likelihood_samples(1):
-        optimize(model, loss, num_steps, settings.lr, cosine=False, one_cycle=settings.one_cycle)
+        optimize(model, loss, num_steps, settings.lr, one_cycle=settings.one_cycle)
 
 
 def _hide_ends(context: Context, probability: float) -> Context:

@@ -30,7 +30,6 @@ class Settings:
 
     :param num_steps: Of Adam.
     :param lr: Its learning rate.
-    :param cosine: Whether it decays to zero.
     :param num_samples: Of the latent functions, in a step.
     :param subset_size: Points in a step; None for all.
     :param hide: Probability of an observed entry to be hidden from the network.
@@ -40,7 +39,6 @@ class Settings:
 
     num_steps: int
     lr: float
-    cosine: bool
     num_samples: int
     subset_size: int | None
     hide: float
@@ -114,7 +112,7 @@ def train(model: _AmortizedModel, context: Context, settings: Settings, num_step
         return model.loss(context, hide=settings.hide, subset_size=settings.subset_size)
 
     with gpytorch.settings.num_likelihood_samples(settings.num_samples):
-        optimize(model, loss, num_steps, settings.lr, settings.cosine)
+        optimize(model, loss, num_steps, settings.lr)
 
 
 def baseline(name: str, study: Study, x: Tensor, y: Tensor, smoke: bool) -> Prediction:
@@ -144,7 +142,7 @@ JURA = make_experiment(
         lengthscale=1.0,
         hidden_sizes=(20, 20),
         presets={
-            "paper": Settings(4 * 3000, 1e-3, False, 1, 100, 0.0, 0.1, 0.01),
+            "paper": Settings(4 * 3000, 1e-3, 1, 100, 0.0, 0.1, 0.01),
         },
         gpar={"scale": 10.0, "noise": 0.1, "replace": True, "log": True, "fix": False},
     ),
@@ -171,7 +169,7 @@ EEG = make_experiment(
         lengthscale=0.1,
         hidden_sizes=(20, 20),
         presets={
-            "paper": Settings(3 * 3000, 1e-3, False, 1, 100, 0.0, 0.1, 0.01),
+            "paper": Settings(3 * 3000, 1e-3, 1, 100, 0.0, 0.1, 0.01),
         },
         gpar={"scale": 0.02, "noise": 0.01, "replace": False},
     ),

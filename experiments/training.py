@@ -74,7 +74,6 @@ def optimize(
     loss: Callable[[], Tensor],
     num_steps: int,
     lr: float,
-    cosine: bool = False,
     one_cycle: bool = False,
 ) -> None:
     """
@@ -84,11 +83,10 @@ def optimize(
     :param loss: Of one step.
     :param num_steps: How many.
     :param lr: The learning rate.
-    :param cosine: Whether it decays to zero.
-    :param one_cycle: Whether it also rises from a small one, in the first tenth of the steps.
+    :param one_cycle: Whether it rises from a small one in the first tenth of the steps, and then decays to zero.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
-    schedule: torch.optim.lr_scheduler.LRScheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+    schedule = None
     if one_cycle:
         # one step more, as its last one would be of length zero
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, num_steps + 1, pct_start=0.1)
@@ -96,7 +94,7 @@ def optimize(
         optimizer.zero_grad()
         loss().backward()
         optimizer.step()
-        if cosine or one_cycle:
+        if schedule is not None:
             schedule.step()
     model.eval()
 

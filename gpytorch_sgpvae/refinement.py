@@ -18,7 +18,7 @@ from .context import Context, as_context
 from .likelihoods import DecoderLikelihood
 from .likelihoods.decoder_likelihood import function_marginals
 from .mlls import TaskELBO
-from .models._amortized_model import _AmortizedModel
+from .models._amortized_model import _AmortizedModel, parts_of
 from .sites import GaussianSites
 from .variational import Posterior
 from .variational.posterior import amortized_strategy
@@ -88,10 +88,7 @@ def refine(
     .. _Khan and Lin (2017):
         https://proceedings.mlr.press/v54/khan17a.html
     """
-    if isinstance(model, _AmortizedModel):
-        model, likelihood = model.model, model.likelihood
-    if likelihood is None:
-        raise ValueError(f"{type(model).__name__} does not bring a likelihood: pass likelihood=.")
+    model, likelihood = parts_of(model, likelihood)
     context = as_context(context)
     strategy = amortized_strategy(model)
     objective = TaskELBO(likelihood, model)

@@ -7,6 +7,7 @@ from typing import Any
 import gpytorch
 import torch
 from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import Likelihood
 from gpytorch.variational import IndependentMultitaskVariationalStrategy
 from torch import Tensor
 
@@ -121,6 +122,17 @@ class _AmortizedModel(gpytorch.Module):
             chunk_size=chunk_size,
             function_dist=partial(posterior, x),
         )
+
+
+def parts_of(
+    model: _AmortizedModel | gpytorch.models.ApproximateGP, likelihood: Likelihood | None
+) -> tuple[gpytorch.models.ApproximateGP, Likelihood]:
+    """The approximate GP and the likelihood: of a ready-made model its own, otherwise those that are given."""
+    if isinstance(model, _AmortizedModel):
+        return model.model, model.likelihood
+    if likelihood is None:
+        raise ValueError(f"{type(model).__name__} does not bring a likelihood: pass likelihood=.")
+    return model, likelihood
 
 
 class LatentGPs(gpytorch.models.ApproximateGP):

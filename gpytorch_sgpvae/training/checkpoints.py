@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from .. import __version__
+from .files import replacing
 
 STAMP = "gpytorch_sgpvae"
 # To be raised when older versions of this package could no longer read what is written.
@@ -22,30 +22,16 @@ FORMAT = 1
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """
-    Writes a checkpoint beside its place, down to the disk, and then moves it there: whenever a process is killed, the
-    file is the old checkpoint or the new one, never a part of it. Reads with `weights_only=True`, so that a
-    checkpoint from a stranger cannot run code. A plugin for Lightning's Trainer.
+    Writes a checkpoint whole: whenever a process is killed, the file is the old one or the new one. Reads with
+    `weights_only=True`, so that a checkpoint from a stranger cannot run code. A plugin for Lightning's Trainer.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         if "://" in str(path):  # a store that is no file system
             super().save_checkpoint(checkpoint, path, storage_options)
             return
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Always the same name: what a killed process leaves behind is written over by the next.
-        part = path.with_name(f"{path.name}.part")
-        with part.open("wb") as file:
+        with replacing(Path(path)) as file:
             torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        if os.name == "posix":
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # the move itself
-            finally:
-                os.close(folder)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import os
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from matplotlib.figure import Figure
+
+from .files import replacing
 
 # Beyond so many points of a curve every second one is dropped: a night's run does not make a checkpoint grow.
 MOST_POINTS = 4000
@@ -98,10 +99,8 @@ class TrainingCurves(Callback):
     def _write(self, trainer: Trainer) -> None:
         if not trainer.is_global_zero or not self.history:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        part = self.path.with_name(f"{self.path.name}.part")
-        self.draw().savefig(part, format="png", dpi=120)
-        os.replace(part, self.path)
+        with replacing(self.path) as file:
+            self.draw().savefig(file, format="png", dpi=120)
 
 
 def _running_mean(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ..likelihoods import DecoderLikelihood
 from ..mlls import TaskELBO
-from ..models._amortized_model import _AmortizedModel
+from ..models._amortized_model import _AmortizedModel, parts_of
 from .bad_steps import NUMERICAL_ERRORS, BadSteps, find_culprits
 from .checkpoints import check_checkpoint, stamp_checkpoint
 from .held_out import SCORES, predict_hidden, score_sums
@@ -105,12 +105,9 @@ class SGPVAEModule(LightningModule):
         max_skipped_steps: int = 10,
     ):
         super().__init__()
-        if isinstance(model, _AmortizedModel) != (likelihood is None):
-            raise ValueError(
-                f"{type(model).__name__} brings its own likelihood: leave out likelihood=."
-                if likelihood is not None
-                else f"{type(model).__name__} does not bring a likelihood: pass likelihood=."
-            )
+        parts_of(model, likelihood)  # refuses a model without a likelihood
+        if isinstance(model, _AmortizedModel) and likelihood is not None:
+            raise ValueError(f"{type(model).__name__} brings its own likelihood: leave out likelihood=.")
         if isinstance(schedule, str) and schedule != "cosine":
             raise ValueError(f'There is no schedule {schedule!r}: choose "cosine" or None, or give a function.')
         self.save_hyperparameters(ignore=["model", "likelihood", "schedule", "rescale"])
@@ -235,9 +232,7 @@ class SGPVAEModule(LightningModule):
 
     @property
     def _parts(self) -> tuple[ApproximateGP, Likelihood]:
-        if isinstance(self.model, _AmortizedModel):
-            return self.model.model, self.model.likelihood
-        return self.model, self.likelihood
+        return parts_of(self.model, self.likelihood)
 
     def _beta(self) -> float:
         warmup = self.hparams.kl_warmup_steps
