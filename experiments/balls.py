@@ -13,7 +13,18 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, Context, GaussianObservations, Prediction, TaskELBO, metrics
+from gpytorch_sgpvae import (
+    GPVAE,
+    MLP,
+    SGPVAE,
+    Context,
+    GaussianObservations,
+    Posterior,
+    Prediction,
+    TaskELBO,
+    metrics,
+    refine,
+)
 from gpytorch_sgpvae.datasets import BouncingBalls, bouncing_ball, bouncing_balls, estimate_periods
 from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
 
@@ -58,6 +69,7 @@ class Settings:
         function, and the decoder sees to the shape of the motion.
     :param prefixes: Probability of a video to be hidden from the network after a random image, while the likelihood
         still sees it: trains for predictions.
+    :param layered: Whether each latent function draws a ball of its own (see :class:`Layers`).
     """
 
     num_steps: int
@@ -72,6 +84,7 @@ class Settings:
     noise: float = 0.02
     sinusoidal: bool = False
     prefixes: float = 0.0
+    layered: bool = False
 
 
 BALL_PRESETS = {
@@ -80,8 +93,12 @@ BALL_PRESETS = {
 }
 BALLS_PRESETS = {
     "paper": Settings(5000, 1e-3, False, 1, (256, 256), (256, 256)),
-    "tuned": Settings(2000, 2e-2, True, 4, (32,), (128, 128), torch.nn.ReLU, initial_stddev=3.0),
+    "tuned": Settings(
+        1500, 2e-2, True, 4, (32,), (128, 128), torch.nn.ReLU, initial_stddev=3.0, sinusoidal=True, layered=True
+    ),
 }
+# Of the refinement of a test video: natural-gradient steps, and samples for its bound.
+REFINEMENT = {"steps": 20, "num_samples": 20}
 
 
 def run_ball(run: Run, smoke: bool) -> Outcome:
@@ -119,16 +136,28 @@ def run_balls(run: Run, smoke: bool) -> Outcome:
         train_on_videos(model, train, settings, smoke)
         elbo = _elbo(model, train)
         prediction = model.predict(ahead, seen, PREDICTION_SAMPLES, chunk_size=CHUNK_SIZE)
+        refined = refine(model, seen, **(REFINEMENT | {"steps": 1} if smoke else REFINEMENT)).posterior
         if run.seed == 0:
-            extra["picture"] = _picture(model, test, prefix)
-    y, truth = test.y[:, prefix:], test.truth[:, prefix:]
-    scores = {
+            extra["picture"] = _picture(model, refined, test, prefix)
+    scores = _score_ahead(prediction, test, prefix)
+    if run.model != "mean":
+        prediction = model.likelihood.predict(refined(ahead), PREDICTION_SAMPLES, chunk_size=CHUNK_SIZE)
+        scores |= {f"ff_{name}": value for name, value in _score_ahead(prediction, test, prefix).items()}
+    return Outcome(scores, elbo, extra)
+
+
+@torch.no_grad()
+def _score_ahead(prediction: Prediction, videos: BouncingBalls, prefix: int) -> dict[str, float]:
+    """Of the images after the prefix: errors of the noiseless pixels, the rest of those that a camera would see."""
+    y, truth = videos.y[:, prefix:], videos.truth[:, prefix:]
+    matched = Prediction.gaussian(prediction.mean, prediction.stddev)
+    return {
         "mae": metrics.mae(prediction, truth).mean().item(),
         "mae_last": metrics.mae(prediction.mean[:, -50:], truth[:, -50:]).mean().item(),
         "nll": metrics.nll(prediction, y).mean().item(),
+        "crps": metrics.crps(matched, y).mean().item(),  # that of the mixture would take as long as the training
         "coverage": metrics.coverage(prediction, y).mean().item(),
     }
-    return Outcome(scores, elbo, extra)
 
 
 def _make(
@@ -163,7 +192,9 @@ def make_model(run: Run, settings: Settings, videos: BouncingBalls, num_latents:
             initial_stddev=settings.initial_stddev,
         ),
         "kernel": kernel,
-        "decoder": MLP(num_latents, num_pixels, settings.decoder_sizes, settings.activation),
+        "decoder": (Layers if settings.layered else MLP)(
+            num_latents, num_pixels, settings.decoder_sizes, settings.activation
+        ),
         "observation_model": GaussianObservations(num_pixels, shared_noise=True),
     }
     if run.model == "gpvae":
@@ -177,6 +208,34 @@ def make_model(run: Run, settings: Settings, videos: BouncingBalls, num_latents:
     return model
 
 
+class Layers(torch.nn.Module):
+    r"""
+    A decoder in which each latent function draws a layer of its own, and layers cover each other, as balls do:
+
+    .. math::
+
+        y_p = 1 - \prod_k \left( 1 - a_p^{(k)}(f_k) \right), \qquad a_p^{(k)} = \mathrm{sigmoid}(\mathrm{MLP}_k(f_k))_p
+
+    The parameters are those of :class:`~gpytorch_sgpvae.MLP`.
+    """
+
+    def __init__(
+        self,
+        num_latents: int,
+        num_pixels: int,
+        hidden_sizes: tuple[int, ...],
+        activation: type[torch.nn.Module],
+    ):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(MLP(1, num_pixels, hidden_sizes, activation) for _ in range(num_latents))
+        for layer in self.layers:
+            torch.nn.init.constant_(layer.output_bias, -2.0)  # most of an image shows no ball
+
+    def forward(self, f: Tensor) -> Tensor:
+        transparency = [-layer(part) for layer, part in zip(self.layers, f.split(1, dim=-1), strict=True)]
+        return 1 - torch.nn.functional.logsigmoid(torch.stack(transparency)).sum(0).exp()
+
+
 def train_on_videos(model: _AmortizedModel, videos: BouncingBalls, settings: Settings, smoke: bool) -> None:
     """Adam on random videos, which share their inputs."""
 
@@ -188,7 +247,7 @@ def train_on_videos(model: _AmortizedModel, videos: BouncingBalls, settings: Set
     objective = TaskELBO(model.likelihood, model.model)
     num_steps = 3 if smoke else settings.num_steps
     with gpytorch.settings.num_likelihood_samples(1):
-        optimize(model, loss, num_steps, settings.lr, one_cycle=settings.one_cycle)
+        optimize(model, loss, num_steps, settings.lr, "one_cycle" if settings.one_cycle else None)
 
 
 def _hide_ends(context: Context, probability: float) -> Context:
@@ -284,20 +343,19 @@ def draw_balls(outcomes: dict[Run, dict[str, Any]]) -> Figure | None:
     return figure
 
 
-def _picture(model: _AmortizedModel, videos: BouncingBalls, prefix: int) -> dict[str, Any]:
+def _picture(model: _AmortizedModel, posterior: Posterior, videos: BouncingBalls, prefix: int) -> dict[str, Any]:
     """What :func:`draw_balls` draws of the first video, as short text."""
-    seen = Context(videos.x[:prefix], videos.y[0, :prefix])
-    prediction = model.predict(videos.x, seen, PREDICTION_SAMPLES, chunk_size=CHUNK_SIZE)
+    prediction = model.likelihood.predict(posterior(videos.x), PREDICTION_SAMPLES, chunk_size=CHUNK_SIZE)
     latents = {
-        "function_mean": prediction.function_mean.mT,
-        "function_stddev": prediction.function_stddev.mT,
+        "function_mean": prediction.function_mean[0].mT,
+        "function_stddev": prediction.function_stddev[0].mT,
         "inducing_points": model.strategy.inducing_points.squeeze(-1),
     }
     return {
         "prefix": prefix,
         "shape": list(videos.truth[0].shape),
         "truth": _pack(videos.truth[0]),
-        "mean": _pack(prediction.mean),
+        "mean": _pack(prediction.mean[0]),
         **{name: _rounded(values.tolist()) for name, values in latents.items()},
     }
 
@@ -347,9 +405,12 @@ BALLS = Experiment(
     published={},
     targets={"mae": 0.02},
     seeds=3,
-    inducing=(10, 50),
+    inducing=(10,),
     figure=draw_balls,
     text="250 images of 100 pixels, given the 250 before them with a quarter of the pixels gone: mean absolute error "
     "of the noiseless pixels, of all 250 images and of the last 50, and NLL of the noisy ones. 80 videos of 500 images "
-    "to train on, 20 for the test. K = 2; M = 10 is an inducing point every 50 images, as in the paper.",
+    "to train on, 20 for the test. K = 2; M = 10 is an inducing point every 50 images, as in the paper. FF: the sites "
+    "of each test video's first half are refined, by 20 natural-gradient steps. The tuned model has cosine kernels and "
+    "a decoder with a layer for each latent function; it was chosen on other videos than these. CRPS is that of "
+    "matched moments.",
 )

@@ -11,6 +11,8 @@ from .runs import RESULTS, ResultFile, Run, by_row, kept, row_label
 
 PAGE = Path(__file__).parent / "RESULTS.md"
 CALIBRATION = ("crps", "coverage")
+# Prefix of the scores, and label of the row: with the network's sites, and with refined ones.
+FLAVORS = (("", ""), ("ff_", ", FF"))
 
 
 def write(folder: Path = RESULTS, page: Path = PAGE) -> Path:
@@ -79,7 +81,7 @@ def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
     lines = []
     for row, results in rows.items():
         chosen = kept(results)
-        for prefix, label in (("", ""), ("ff_", ", FF")):
+        for prefix, label in FLAVORS:
             if f"{prefix}{columns[0]}" not in results[0]["scores"]:
                 continue
             published = experiment.published.get(
@@ -107,14 +109,16 @@ def _targets(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
     experiment, lines = EXPERIMENTS[name], []
     tuned = {row: kept(results) for row, results in by_row(outcomes).items() if row.preset == "tuned"}
     for column, limit in experiment.targets.items():
-        if not tuned:
-            continue
         means = {
-            row: statistics.fmean(result["scores"][column] for result in results) for row, results in tuned.items()
+            row_label(row) + label: statistics.fmean(result["scores"][prefix + column] for result in results)
+            for row, results in tuned.items()
+            for prefix, label in FLAVORS
+            if prefix + column in results[0]["scores"]
         }
-        best = min(means, key=lambda row: means[row])
-        verdict = "reached" if means[best] <= limit else "**short**"
-        lines.append(f"- {column} at most {limit}: {means[best]:.3f} by {row_label(best)}, {verdict}")
+        if means:
+            best = min(means, key=lambda label: means[label])
+            verdict = "reached" if means[best] <= limit else "**short**"
+            lines.append(f"- {column} at most {limit}: {means[best]:.3f} by {best}, {verdict}")
     lines += [_race(name, outcomes, variant) for variant in experiment.variants if experiment.ahead]
     return "\n".join(filter(None, lines))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.distributions import Normal
 
 from gpytorch_sgpvae import Prediction, metrics
 
@@ -31,3 +32,25 @@ def score(prediction: Prediction, truth: Tensor, names: Iterable[str] = SCORES) 
     """
     judged = (~truth.isnan()).flatten(0, -2).any(0)  # (P,)
     return {name: torch.as_tensor(SCORES[name](prediction, truth))[judged].mean().item() for name in names}
+
+
+def pool(predictions: Sequence[Prediction]) -> Prediction:
+    r"""
+    What several models say together, each as likely to be right as the others: the equal mixture of all their
+    components, to be scored.
+
+    .. math::
+
+        p(y_{np}) = \frac 1 R \sum_{r=1}^R p_r(y_{np})
+
+    :param predictions: Of the same values, with as many Gaussian components each.
+    """
+    components = [prediction.components for prediction in predictions]
+    parameters = torch.cat([torch.cat([part.mean, part.stddev], dim=-1) for part in components])  # (R S, *T, N, 2 P)
+    # the parameters themselves, as samples of functions
+    unit = torch.ones_like(parameters[0])
+    return Prediction(_gaussian, torch.zeros_like(unit), unit, len(parameters), base_samples=parameters)
+
+
+def _gaussian(parameters: Tensor) -> Normal:
+    return Normal(*parameters.chunk(2, dim=-1), validate_args=False)

@@ -12,7 +12,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from gpytorch_sgpvae import Context
+from gpytorch_sgpvae import Context, InferenceNetwork
 from gpytorch_sgpvae.models._amortized_model import _AmortizedModel
 from gpytorch_sgpvae.training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 
@@ -74,7 +74,7 @@ def optimize(
     loss: Callable[[], Tensor],
     num_steps: int,
     lr: float,
-    one_cycle: bool = False,
+    schedule: str | None = None,
 ) -> None:
     """
     Adam, for the few steps in which a trainer would take longer than the model.
@@ -83,20 +83,42 @@ def optimize(
     :param loss: Of one step.
     :param num_steps: How many.
     :param lr: The learning rate.
-    :param one_cycle: Whether it rises from a small one in the first tenth of the steps, and then decays to zero.
+    :param schedule: With `one_cycle` it rises from a small one in the first tenth of the steps, and then decays to
+        zero; with `late` it decays to zero in the second half; by default it stays as it is.
     """
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
-    schedule = None
-    if one_cycle:
+    scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
+    if schedule == "one_cycle":
         # one step more, as its last one would be of length zero
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, num_steps + 1, pct_start=0.1)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, num_steps + 1, pct_start=0.1)
+    elif schedule == "late":
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 2 * (1 - step / num_steps)))
     for _ in range(num_steps):
         optimizer.zero_grad()
         loss().backward()
         optimizer.step()
-        if schedule is not None:
-            schedule.step()
+        if scheduler is not None:
+            scheduler.step()
     model.eval()
+
+
+@torch.no_grad()
+def initialize(*modules: torch.nn.Module) -> None:
+    """
+    As the authors' code does: normal weights after Glorot and Bengio, and no biases but those that the sites' standard
+    deviations start with. All kinks of a perceptron are then at zero: with little data it stays closer to a linear map.
+
+    :param modules: Inference networks and decoders.
+    """
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            if "bias" in name:
+                parameter.zero_()
+            else:
+                for matrix in parameter.view(-1, *parameter.shape[-2:]):
+                    torch.nn.init.xavier_normal_(matrix)
+        if isinstance(module, InferenceNetwork):
+            module.initialize_stddev(parameter)  # the last one, the bias of the last layer
 
 
 @torch.no_grad()
