@@ -29,6 +29,7 @@ from gpytorch_sgpvae.datasets import BouncingBalls, bouncing_ball, bouncing_ball
 from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
 
 from . import baselines
+from .decoders import Layers
 from .experiment import Experiment, Outcome
 from .lds import LinearDynamicalSystem
 from .runs import Run, by_row, kept, row_label
@@ -69,7 +70,7 @@ class Settings:
         function, and the decoder sees to the shape of the motion.
     :param prefixes: Probability of a video to be hidden from the network after a random image, while the likelihood
         still sees it: trains for predictions.
-    :param layered: Whether each latent function draws a ball of its own (see :class:`Layers`).
+    :param layered: Whether each latent function draws a ball of its own (see :class:`~experiments.decoders.Layers`).
     """
 
     num_steps: int
@@ -206,34 +207,6 @@ def make_model(run: Run, settings: Settings, videos: BouncingBalls, num_latents:
     model.to(videos.y.dtype)
     model.likelihood.observation_model.noise = settings.noise
     return model
-
-
-class Layers(torch.nn.Module):
-    r"""
-    A decoder in which each latent function draws a layer of its own, and layers cover each other, as balls do:
-
-    .. math::
-
-        y_p = 1 - \prod_k \left( 1 - a_p^{(k)}(f_k) \right), \qquad a_p^{(k)} = \mathrm{sigmoid}(\mathrm{MLP}_k(f_k))_p
-
-    The parameters are those of :class:`~gpytorch_sgpvae.MLP`.
-    """
-
-    def __init__(
-        self,
-        num_latents: int,
-        num_pixels: int,
-        hidden_sizes: tuple[int, ...],
-        activation: type[torch.nn.Module],
-    ):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(MLP(1, num_pixels, hidden_sizes, activation) for _ in range(num_latents))
-        for layer in self.layers:
-            torch.nn.init.constant_(layer.output_bias, -2.0)  # most of an image shows no ball
-
-    def forward(self, f: Tensor) -> Tensor:
-        transparency = [-layer(part) for layer, part in zip(self.layers, f.split(1, dim=-1), strict=True)]
-        return 1 - torch.nn.functional.logsigmoid(torch.stack(transparency)).sum(0).exp()
 
 
 def train_on_videos(model: _AmortizedModel, videos: BouncingBalls, settings: Settings, smoke: bool) -> None:

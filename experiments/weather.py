@@ -17,6 +17,7 @@ from gpytorch_sgpvae.datasets import TaskData, load_amedas, load_japan_weather
 from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
 
 from . import baselines
+from .decoders import LinearPlus
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import score
@@ -99,21 +100,6 @@ def make_model(run: Run, tasks: list[Task], smoke: bool) -> _AmortizedModel:
         model.model.covar_module.base_kernel.lengthscale = model.model.covar_module.outputscale = 1.0
     model.likelihood.observation_model.noise = NOISE
     return model
-
-
-class LinearPlus(torch.nn.Module):
-    """A linear decoder, and a small perceptron for what is not linear."""
-
-    def __init__(self, mlp: MLP):
-        super().__init__()
-        self.linear = torch.nn.Linear(mlp[0].in_features, mlp[-1].out_features)
-        self.mlp = mlp
-        with torch.no_grad():
-            mlp[-1].weight.mul_(0.1)
-            mlp[-1].bias.zero_()
-
-    def forward(self, f: Tensor) -> Tensor:
-        return self.linear(f) + self.mlp(f)
 
 
 def train_tuned(model: _AmortizedModel, tasks: list[Task], outputs: list[str], num_epochs: int, seed: int) -> None:
