@@ -162,10 +162,6 @@ def draw(prediction: Prediction, test_set: BouncingBalls, prefix: int, inducing_
         axes.set(title=title, ylabel="pixel")
     plot_latents(test_set.x, prediction, inducing_points, task=0, axes=bottom)
     bottom.set(title="Latent functions: posterior mean and 95 % band", xlabel="image")
-    # room for the legend above the curves
-    floor, ceiling = bottom.get_ylim()
-    bottom.set_ylim(floor, ceiling + 0.2 * (ceiling - floor))
-    bottom.legend(loc="upper right", ncols=3)
     for axes in (middle, bottom):
         axes.axvline(prefix - 0.5, color="red", linewidth=2)
     figure.savefig(output, dpi=100)

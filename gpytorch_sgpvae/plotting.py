@@ -115,7 +115,7 @@ def plot_latents(
     if inducing_points is not None:
         _draw_inducing_points(axes, inducing_points)
     axes.set(xlabel="x", ylabel="f")
-    axes.legend()
+    _put_legend_above_curves(axes)
     return axes
 
 
@@ -393,6 +393,14 @@ def _draw_inducing_points(axes: Axes, inducing_points: Tensor) -> None:
     for k, own in enumerate(points):
         at, label = _horizontal(own, None), f"inducing points {k + 1}"
         axes.plot(at.numpy(), [0.03 * k] * len(at), color=_color(k), label=label, **line)
+
+
+def _put_legend_above_curves(axes: Axes) -> None:
+    entries_in_a_row, height_of_a_row = 4, 0.15
+    rows = -(-len(axes.get_legend_handles_labels()[1]) // entries_in_a_row)
+    floor, ceiling = axes.get_ylim()
+    axes.set_ylim(floor, ceiling + rows * height_of_a_row * (ceiling - floor))
+    axes.legend(loc="upper right", ncols=entries_in_a_row)
 
 
 def _color(i: int) -> str:
