@@ -1,0 +1,80 @@
+"""
+Settings of the documentation, which is built of the whole repository: its pages stand in docs/, and the notebooks, the
+glossary, the changelog and the results are pages where they are, so that links among them work here and on a code host.
+"""
+
+import importlib.metadata
+
+import matplotlib.axes
+import numpy as np
+
+from gpytorch_sgpvae import plotting
+
+project = "gpytorch_sgpvae"
+author = "the gpytorch_sgpvae developers"
+copyright = author
+version = release = importlib.metadata.version("gpytorch-sgpvae")
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "sphinx-mathjax-offline",  # equations without a network
+    "sphinx_copybutton",
+]
+root_doc = "docs/index"
+include_patterns = [
+    "docs/**.md",
+    "docs/**.rst",
+    "tutorials/*.ipynb",
+    "GLOSSARY.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benchmarks/README.md",
+    "benchmarks/results/**.md",
+    "experiments/RESULTS.md",
+]
+# folders that are not even looked into
+exclude_patterns = [".*", "build", "dist", "runs", "docs/_build", "docs/_static", "docs/_templates", "*.egg-info"]
+nitpicky = True
+nitpick_ignore_regex = [
+    # whose documentation would have to be fetched
+    ("py:.*", r"(torch|gpytorch|linear_operator|lightning|matplotlib|numpy|collections|typing|pathlib)\..*"),
+    # that are not public, and stand in signatures
+    ("py:.*", r"gpytorch_sgpvae\..*\._.*"),
+    ("py:.*", r"gpytorch_sgpvae\.(likelihoods\.observation_models\.distributions|datasets\.missingness|mlp)\..*"),
+    # that a class describes in its :ivar lines
+    ("py:attr", r"\w+"),
+]
+
+myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # notebooks are committed as they ran, and tested
+nb_merge_streams = True
+
+autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "bysource"}
+autodoc_inherit_docstrings = False  # not those of other packages
+autodoc_class_signature = "separated"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autosummary_generate = False
+default_role = "literal"
+
+# which its signatures name, and only a type checker imports
+plotting.np, plotting.Axes = np, matplotlib.axes.Axes
+
+html_theme = "furo"
+html_title = "gpytorch_sgpvae"
+html_static_path = ["_static"]
+html_css_files = ["style.css"]
+templates_path = ["_templates"]
+html_additional_pages = {"index": "to_start_page.html"}
+html_copy_source = False
+html_show_sourcelink = False
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
