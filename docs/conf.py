@@ -44,7 +44,10 @@ nitpick_ignore_regex = [
     ("py:.*", r"(torch|gpytorch|linear_operator|lightning|matplotlib|numpy|collections|typing|pathlib)\..*"),
     # that are not public, and stand in signatures
     ("py:.*", r"gpytorch_sgpvae\..*\._.*"),
-    ("py:.*", r"gpytorch_sgpvae\.(likelihoods\.observation_models\.distributions|datasets\.missingness|mlp)\..*"),
+    (
+        "py:.*",
+        r"gpytorch_sgpvae\.(likelihoods\.observation_models\.distributions|datasets\.missingness|mlp|training\.task_dataset)\..*",
+    ),
     # that a class describes in its :ivar lines
     ("py:attr", r"\w+"),
 ]
@@ -77,4 +80,3 @@ pygments_style = "friendly"
 pygments_dark_style = "monokai"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
-

@@ -281,8 +281,8 @@ def plot_training_curves(
     those that there are, and one for each name of your own. The curve `train_elbo` is that of single batches, and shown
     with its running mean.
 
-    :param history: Of each name the steps and the values there, such as
-        :attr:`~gpytorch_sgpvae.training.TrainingCurves.history`.
+    :param history: Of each name the steps and the values there, as a
+        :class:`~gpytorch_sgpvae.training.TrainingCurves` has it in its `history`.
     :param axes: Where to draw, one for each panel (see :func:`training_panels`).
     :return: The axes, one for each panel.
 
