@@ -17,7 +17,7 @@ test: .venv/test.installed .venv/datasets.installed .venv/examples.installed .ve
 	$(BIN)/python -m pytest
 
 docs: .venv/docs.installed ## Build the documentation in docs/_build/html; a warning is an error
-	$(BIN)/python -m sphinx --conf-dir docs --fail-on-warning --keep-going --quiet . docs/_build/html
+	$(BIN)/python -m sphinx --conf-dir docs --fresh-env --fail-on-warning --keep-going --quiet . docs/_build/html
 	@echo "Open docs/_build/html/index.html."
 
 soak: .venv/test.installed .venv/train.installed ## Kill real training processes at random times, see that nothing is lost

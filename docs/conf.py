@@ -7,6 +7,9 @@ import importlib.metadata
 
 import matplotlib.axes
 import numpy as np
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.ext.autosummary import autosummary_table
 
 from gpytorch_sgpvae import plotting
 
@@ -42,7 +45,12 @@ nitpicky = True
 nitpick_ignore_regex = [
     # whose documentation would have to be fetched
     ("py:.*", r"(torch|gpytorch|linear_operator|lightning|matplotlib|numpy|collections|typing|pathlib)\..*"),
+    (
+        "py:class",
+        "ApproximateGP|Distribution|Interval|Likelihood|LRScheduler|MultivariateNormal|Optimizer|Path|Prior|Tensor",
+    ),
     # that are not public, and stand in signatures
+    ("py:class", "Encoding|_AmortizedModel"),
     ("py:.*", r"gpytorch_sgpvae\..*\._.*"),
     (
         "py:.*",
@@ -59,7 +67,6 @@ nb_merge_streams = True
 
 autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "bysource"}
 autodoc_inherit_docstrings = False  # not those of other packages
-autodoc_class_signature = "separated"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autosummary_generate = False
@@ -80,3 +87,16 @@ pygments_style = "friendly"
 pygments_dark_style = "monokai"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("doctree-read", end_summaries)
+
+
+def end_summaries(app: Sphinx, doctree: nodes.document) -> None:
+    """A docstring's first sentence often goes on with an equation; in a list of names it ends there."""
+    for table in doctree.findall(autosummary_table):
+        for paragraph in table.findall(nodes.paragraph):
+            last = paragraph[-1]
+            if isinstance(last, nodes.Text) and last.endswith((",", ":")):
+                paragraph.replace(last, nodes.Text(last[:-1] + "."))
