@@ -19,6 +19,7 @@ copyright = author
 version = release = importlib.metadata.version("gpytorch-sgpvae")
 
 extensions = [
+    "matplotlib.sphinxext.plot_directive",
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
@@ -45,17 +46,13 @@ nitpicky = True
 nitpick_ignore_regex = [
     # whose documentation would have to be fetched
     ("py:.*", r"(torch|gpytorch|linear_operator|lightning|matplotlib|numpy|collections|typing|pathlib)\..*"),
-    (
-        "py:class",
-        "ApproximateGP|Distribution|Interval|Likelihood|LRScheduler|MultivariateNormal|Optimizer|Path|Prior|Tensor",
-    ),
+    ("py:class", "ApproximateGP|Distribution|Interval|Likelihood|MultivariateNormal|Prior|Tensor"),
+    ("py:class", "LRScheduler|Optimizer|Path"),
     # that are not public, and stand in signatures
     ("py:class", "Encoding|_AmortizedModel"),
     ("py:.*", r"gpytorch_sgpvae\..*\._.*"),
-    (
-        "py:.*",
-        r"gpytorch_sgpvae\.(likelihoods\.observation_models\.distributions|datasets\.missingness|mlp|training\.task_dataset)\..*",
-    ),
+    ("py:.*", r"gpytorch_sgpvae\.(datasets\.missingness|mlp|training\.task_dataset)\..*"),
+    ("py:.*", r"gpytorch_sgpvae\.likelihoods\.observation_models\.distributions\..*"),
     # that a class describes in its :ivar lines
     ("py:attr", r"\w+"),
 ]
@@ -72,6 +69,9 @@ autodoc_typehints_description_target = "documented"
 autosummary_generate = False
 default_role = "literal"
 
+plot_include_source = True
+plot_html_show_formats = plot_html_show_source_link = False
+plot_formats = [("png", 110)]
 # which its signatures name, and only a type checker imports
 plotting.np, plotting.Axes = np, matplotlib.axes.Axes
 

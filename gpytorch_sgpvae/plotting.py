@@ -305,7 +305,8 @@ def plot_training_curves(
             panel.plot(steps, values, marker="." if len(steps) < 30 else None, **line)
         panel.set(title=title, xlabel="step")
         panel.grid(alpha=0.3)
-        panel.legend()
+        if names != [title]:
+            panel.legend()
     return drawn
 
 
