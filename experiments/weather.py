@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import gpytorch
 import torch
@@ -21,7 +20,7 @@ from .decoders import LinearPlus
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import score
-from .training import PREDICTION_SAMPLES, Task, TaskSettings, train_on_tasks, training_elbo
+from .training import PREDICTION_SAMPLES, Task, TaskSettings, initialize, train_on_tasks, training_elbo
 
 NUM_LATENTS = 3
 JUDGED = "TAVG"
@@ -88,15 +87,16 @@ def run(load: Callable[[], TaskData], run: Run, smoke: bool) -> Outcome:
 
 def make_model(run: Run, tasks: list[Task], smoke: bool) -> _AmortizedModel:
     num_outputs, hidden_sizes = tasks[0][1].shape[-1], HIDDEN_SIZES[run.preset]
-    options: dict[str, Any] = {"hidden_sizes": hidden_sizes}
-    if run.preset == "tuned":
-        options["decoder"] = LinearPlus(MLP(NUM_LATENTS, num_outputs, hidden_sizes))
+    mlp = MLP(NUM_LATENTS, num_outputs, hidden_sizes)
+    decoder = LinearPlus(mlp) if run.preset == "tuned" else mlp
     network = NETWORKS[run.network](num_outputs, NUM_LATENTS, hidden_sizes, initial_stddev=INITIAL_STDDEV[run.preset])
+    if run.preset == "paper":
+        initialize(network, decoder)
     if run.model == "vae":
-        model: _AmortizedModel = VAE(num_outputs, NUM_LATENTS, network, **options).double()
+        model: _AmortizedModel = VAE(num_outputs, NUM_LATENTS, network, decoder).double()
     else:
         inducing_points = _centers(torch.cat([x for x, _ in tasks]), 8 if smoke else run.inducing, run.seed)
-        model = SGPVAE(num_outputs, NUM_LATENTS, inducing_points, network, **options)
+        model = SGPVAE(num_outputs, NUM_LATENTS, inducing_points, network, decoder=decoder)
         model.model.covar_module.base_kernel.lengthscale = model.model.covar_module.outputscale = 1.0
     model.likelihood.observation_model.noise = NOISE
     return model
