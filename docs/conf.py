@@ -7,6 +7,7 @@ import importlib.metadata
 
 import matplotlib.axes
 import numpy as np
+import torch
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.ext.autosummary import autosummary_table
@@ -69,6 +70,8 @@ autodoc_typehints_description_target = "documented"
 autosummary_generate = False
 default_role = "literal"
 
+# For the model that the pictures are of: a second thread only waits for the first, and far longer on a busy machine.
+torch.set_num_threads(1)
 plot_include_source = True
 plot_html_show_formats = plot_html_show_source_link = False
 plot_formats = [("png", 110)]
