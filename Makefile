@@ -5,7 +5,7 @@ BIN := .venv/bin
 # glibc keeps what is freed, instead of giving large blocks back to the system at every step (see benchmarks/README.md).
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296
 
-.PHONY: help demo test soak bench experiments lint format clean
+.PHONY: help demo test docs soak bench experiments lint format clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -15,6 +15,10 @@ demo: .venv/examples.installed ## Train on two bouncing balls, print a table, wr
 
 test: .venv/test.installed .venv/datasets.installed .venv/examples.installed .venv/train.installed ## Run the tests
 	$(BIN)/python -m pytest
+
+docs: .venv/docs.installed ## Build the documentation in docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx --conf-dir docs --fresh-env --fail-on-warning --keep-going --quiet . docs/_build/html
+	@echo "Open docs/_build/html/index.html."
 
 soak: .venv/test.installed .venv/train.installed ## Kill real training processes at random times, see that nothing is lost
 	$(BIN)/python tests/soak.py --kills 24
@@ -37,7 +41,7 @@ format: .venv/lint.installed ## Format the code
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environments and caches
-	rm -rf .venv .venv-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench docs/_build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/bin/python .venv-bench/bin/python: %/bin/python:
 	$(PYTHON) -m venv $*

@@ -22,6 +22,7 @@ from tqdm import trange
 
 from gpytorch_sgpvae import MLP, SGPVAE, Context, FactorNet, GaussianObservations, Prediction
 from gpytorch_sgpvae.datasets import BouncingBalls, bouncing_balls, estimate_periods
+from gpytorch_sgpvae.plotting import plot_latents
 
 NUM_LATENTS = 2
 
@@ -159,17 +160,8 @@ def draw(prediction: Prediction, test_set: BouncingBalls, prefix: int, inducing_
     ):
         axes.imshow(images.mT, cmap="gray", vmin=0, vmax=1, aspect="auto", origin="lower", interpolation="nearest")
         axes.set(title=title, ylabel="pixel")
-    time = test_set.x.squeeze(-1)
-    for k in range(NUM_LATENTS):
-        mean, stddev = prediction.function_mean[0, :, k], prediction.function_stddev[0, :, k]
-        bottom.plot(time, mean, label=f"latent {k + 1}")
-        bottom.fill_between(time, mean - 2 * stddev, mean + 2 * stddev, alpha=0.3)
-    floor, ceiling = bottom.get_ylim()
-    bottom.plot(inducing_points, torch.full_like(inducing_points, floor), "kx", label="inducing points", clip_on=False)
-    bottom.set(title="Latent functions: posterior mean and two standard deviations", xlabel="image", ylabel="f")
-    # room for the legend above the curves
-    bottom.set_ylim(floor, ceiling + 0.2 * (ceiling - floor))
-    bottom.legend(loc="upper right", ncols=3)
+    plot_latents(test_set.x, prediction, inducing_points, task=0, axes=bottom)
+    bottom.set(title="Latent functions: posterior mean and 95 % band", xlabel="image")
     for axes in (middle, bottom):
         axes.axvline(prefix - 0.5, color="red", linewidth=2)
     figure.savefig(output, dpi=100)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import gpytorch
 import torch
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
 from gpytorch_sgpvae import (
@@ -27,13 +29,13 @@ from gpytorch_sgpvae import (
 )
 from gpytorch_sgpvae.datasets import BouncingBalls, bouncing_ball, bouncing_balls, estimate_periods
 from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
+from gpytorch_sgpvae.plotting import STYLES, plot_latents
 
 from . import baselines
 from .decoders import Layers
 from .experiment import Experiment, Outcome
 from .lds import LinearDynamicalSystem
 from .runs import Run, by_row, kept, row_label
-from .styles import STYLES
 from .training import ELBO_SAMPLES, PREDICTION_SAMPLES, optimize
 
 if TYPE_CHECKING:
@@ -301,16 +303,11 @@ def draw_balls(outcomes: dict[Run, dict[str, Any]]) -> Figure | None:
             images.mT.numpy(), cmap="gray", vmin=0, vmax=255, aspect="auto", origin="lower", interpolation="nearest"
         )
         axes.set(title=title, ylabel="pixel")
-    for k, (mean, stddev) in enumerate(zip(picture["function_mean"], picture["function_stddev"], strict=True)):
-        lower, upper = (torch.tensor(mean) + sign * 2 * torch.tensor(stddev) for sign in (-1, 1))
-        color = STYLES[k]["color"]
-        bottom.plot(mean, color=color, label=f"latent {k + 1}")
-        bottom.fill_between(range(len(mean)), lower, upper, color=color, alpha=0.3, linewidth=0)
-    floor, ceiling = bottom.get_ylim()
-    bottom.plot(picture["inducing_points"], [floor] * len(picture["inducing_points"]), "kx", label="inducing points")
-    bottom.set(title="Latent functions: posterior mean and two standard deviations", xlabel="image")
-    bottom.set_ylim(floor, ceiling + 0.2 * (ceiling - floor))
-    bottom.legend(loc="upper right", ncols=3)
+    mean, stddev = (torch.tensor(picture[name]) for name in ("function_mean", "function_stddev"))  # (K, N)
+    marginals = MultivariateNormal(mean, DiagLinearOperator(stddev.square()))
+    latents = MultitaskMultivariateNormal.from_batch_mvn(marginals)
+    plot_latents(torch.arange(mean.shape[-1]), latents, torch.tensor(picture["inducing_points"]), axes=bottom)
+    bottom.set(title="Latent functions: posterior mean and 95 % band", xlabel="image")
     for axes in (middle, bottom):
         axes.axvline(picture["prefix"] - 0.5, color="red", linewidth=2)
     return figure

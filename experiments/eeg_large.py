@@ -13,13 +13,13 @@ from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, VAE, Context, Prediction
 from gpytorch_sgpvae.datasets import load_eeg_recordings
 from gpytorch_sgpvae.kernels import ScaledRBFKernel
 from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
+from gpytorch_sgpvae.plotting import STYLES
 
 from . import baselines
 from .decoders import LinearPlus
 from .experiment import Experiment, Outcome
 from .runs import NAMES, Run, by_row, kept
 from .scores import SCORES, score
-from .styles import STYLES
 from .training import PREDICTION_SAMPLES, Task, TaskSettings, train_on_tasks, training_elbo
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ def _draw(name: str, outcomes: dict[Run, dict[str, Any]], folder: Path) -> str:
 
 INTRODUCTION = """# Results
 
-Made by `python -m experiments report` from the lines in [results/](results); each experiment is
+Made by `python -m experiments report` from the lines in `experiments/results/`; each experiment is
 `python -m experiments NAME` (see `--help`). Scores are of held-out entries, in original units: mean (standard
 deviation) over the two thirds of the runs with the highest training ELBO, as in the paper. NLL is that of a Gaussian
 with matched moments, coverage that of the 95 % interval. *Published* is what the paper says. The preset `paper` has the

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 
@@ -13,3 +15,10 @@ def _seed():
 @pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
 def dtype(request):
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    if "matplotlib.pyplot" in sys.modules:  # which not every test needs
+        sys.modules["matplotlib.pyplot"].close("all")

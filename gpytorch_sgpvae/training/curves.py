@@ -1,26 +1,16 @@
 from __future__ import annotations
 
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from matplotlib.figure import Figure
 
+from ..plotting import TRAINING_PANELS, plot_training_curves, training_panels
 from .files import replacing
 
 # Beyond so many points of a curve every second one is dropped: a night's run does not make a checkpoint grow.
 MOST_POINTS = 4000
-
-# What is logged of single batches is shown as a mean over so many of them.
-SMOOTHED = 20
-
-PANELS = {
-    "ELBO per observed value (nats)": ("train_elbo", "val_elbo"),
-    "held-out error": ("val_mae", "val_nll"),
-    "coverage of the 95 % interval": ("val_coverage",),
-    "hyperparameters": ("noise", "lengthscale_min", "lengthscale_max"),
-}
 
 
 class TrainingCurves(Callback):
@@ -65,26 +55,13 @@ class TrainingCurves(Callback):
 
     def draw(self) -> Figure:
         """The curves as a picture."""
-        panels = {title: [name for name in names if name in self.history] for title, names in PANELS.items()}
-        panels = {title: names for title, names in panels.items() if names}
-        figure = Figure(figsize=(4.5 * len(panels), 3.5), layout="constrained")
-        for i, (title, names) in enumerate(panels.items()):
-            axes = figure.add_subplot(1, len(panels), i + 1)
-            for name in names:
-                steps, values = self.history[name]
-                if name != "train_elbo" or len(steps) < 2 * SMOOTHED:
-                    axes.plot(steps, values, label=name, marker="." if len(steps) < 30 else None)
-                    continue
-                # Batches differ more from each other than from the same batch an epoch later.
-                (line,) = axes.plot(steps, values, alpha=0.25)
-                axes.plot(*_running_mean(steps, values), label=name, color=line.get_color())
-            axes.set(title=title, xlabel="step")
-            axes.grid(alpha=0.3)
-            axes.legend()
+        num_panels = len(training_panels(self.history))
+        figure = Figure(figsize=(4.5 * num_panels, 3.5), layout="constrained")
+        plot_training_curves(self.history, figure.subplots(1, num_panels))
         return figure
 
     def _take(self, trainer: Trainer, validation: bool) -> None:
-        for name in (name for names in PANELS.values() for name in names):
+        for name in (name for names in TRAINING_PANELS.values() for name in names):
             value = trainer.callback_metrics.get(name)
             if value is None or name.startswith("val_") != validation:
                 continue
@@ -101,10 +78,3 @@ class TrainingCurves(Callback):
             return
         with replacing(self.path) as file:
             self.draw().savefig(file, format="png", dpi=120)
-
-
-def _running_mean(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
-    """Means over the last few values, at the steps that they end at."""
-    sums = [0.0, *accumulate(values)]
-    means = [(sums[i + SMOOTHED] - sums[i]) / SMOOTHED for i in range(len(values) - SMOOTHED + 1)]
-    return steps[SMOOTHED - 1 :], means

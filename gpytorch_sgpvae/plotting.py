@@ -1,0 +1,441 @@
+r"""
+The pictures that every user wants. Each function draws on the axes that it is given, or makes some, and returns them;
+tensors may be of any dtype, on any device, with gradients or without. Needs the extra `plot`.
+
+Bands are central 95 % intervals. The colors are Okabe and Ito's, which color-blind people can tell apart.
+
+Example:
+    >>> import torch
+    >>> from gpytorch_sgpvae import SGPVAE, plotting
+    >>> x, y = torch.linspace(0, 1, 30), torch.randn(30, 2)
+    >>> y[:10, 1] = torch.nan
+    >>> model = SGPVAE(num_outputs=2, num_latents=1, inducing_points=torch.linspace(0, 1, 8)).eval()
+    >>> grid = torch.linspace(0, 1, 100)
+    >>> prediction = model.predict(grid, context=(x, y))
+    >>> latents = plotting.plot_latents(grid, model.condition((x, y)))
+    >>> latents.get_xlabel(), latents.get_ylabel()
+    ('x', 'f')
+    >>> for axes in plotting.plot_outputs(grid, prediction, context=(x, y), names=["wind", "rain"]):
+    ...     print(axes.get_ylabel())
+    wind
+    rain
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from itertools import accumulate
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import torch
+from gpytorch.distributions import MultivariateNormal
+from torch import Tensor
+
+from .context import Context, as_context
+from .likelihoods import Prediction
+from .likelihoods.targets import as_rows, fill_missing
+from .metrics import coverage
+from .variational import Posterior
+from .variational.amortized_variational_strategy import SparseEncoding
+
+if find_spec("matplotlib") is None:
+    raise ImportError("Plotting needs matplotlib: pip install 'gpytorch-sgpvae[plot]'")
+
+if TYPE_CHECKING:  # who only wants the styles does not wait for matplotlib
+    import numpy as np
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's colors; markers and dashes say it once more.
+STYLES: list[dict[str, Any]] = [
+    {"color": "#0072B2", "marker": "o", "linestyle": "-"},
+    {"color": "#D55E00", "marker": "s", "linestyle": "--"},
+    {"color": "#009E73", "marker": "^", "linestyle": "-."},
+    {"color": "#CC79A7", "marker": "D", "linestyle": ":"},
+    {"color": "#E69F00", "marker": "v", "linestyle": "-"},
+    {"color": "#56B4E9", "marker": "x", "linestyle": "--"},
+    {"color": "#000000", "marker": "+", "linestyle": "-."},
+]
+
+# What a run logs (see gpytorch_sgpvae.training), and which of it belongs together.
+TRAINING_PANELS = {
+    "ELBO per observed value (nats)": ("train_elbo", "val_elbo"),
+    "held-out error": ("val_mae", "val_nll"),
+    "coverage of the 95 % interval": ("val_coverage",),
+    "hyperparameters": ("noise", "lengthscale_min", "lengthscale_max"),
+}
+
+# What is logged of single batches is shown as a mean over so many of them.
+SMOOTHED = 20
+
+LEVEL = 0.95
+# Half the width of a Gaussian's central interval of that probability.
+STDDEVS = NormalDist().inv_cdf(0.5 + 0.5 * LEVEL)
+LEVELS = [level / 20 for level in range(1, 20)]
+
+
+def plot_latents(
+    x: Tensor,
+    latents: Posterior | MultivariateNormal | Prediction,
+    inducing_points: Tensor | None = None,
+    task: int | None = None,
+    axes: Axes | None = None,
+) -> Axes:
+    r"""
+    The latent functions: the mean of q(f) and its band, for each of them, and the inducing points as crosses on the
+    axis.
+
+    :param x: One coordinate of the inputs (`N`, `N x 1` or `*T x N x 1`); of several choose one, as in `x[:, 0]`.
+    :param latents: A posterior, which is asked at x and brings its inducing points; or q(f) at the inputs; or a
+        prediction there.
+    :param inducing_points: That coordinate of the inducing points (`M`, `M x 1` or `K x M x 1`).
+    :param task: Which task of a batch.
+    :param axes: Where to draw.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import SGPVAE, plotting
+        >>> x = torch.linspace(0, 1, 50)
+        >>> model = SGPVAE(num_outputs=5, num_latents=3, inducing_points=torch.linspace(0, 1, 8)).eval()
+        >>> axes = plotting.plot_latents(x, model.condition((x, torch.randn(50, 5))))
+        >>> axes.get_legend_handles_labels()[1]
+        ['latent 1', 'latent 2', 'latent 3', 'inducing points']
+    """
+    axes = _new_axes(1)[0] if axes is None else axes
+    if isinstance(latents, Posterior) and isinstance(latents.encoding, SparseEncoding) and inducing_points is None:
+        inducing_points = latents.encoding.inducing_points
+    where = _horizontal(x, task)
+    order = where.argsort()
+    means, stddevs = (_of_task(part, task, "q(f)")[order] for part in _latent_marginals(x, latents))
+    for k in range(means.shape[-1]):
+        mean, margin = means[:, k], STDDEVS * stddevs[:, k]
+        _draw_band(axes, where[order], mean - margin, mean + margin, _color(k))
+        axes.plot(where[order].numpy(), mean.numpy(), color=_color(k), label=f"latent {k + 1}")
+    if inducing_points is not None:
+        _draw_inducing_points(axes, inducing_points)
+    axes.set(xlabel="x", ylabel="f")
+    _put_legend_above_curves(axes)
+    return axes
+
+
+def plot_outputs(
+    x: Tensor,
+    prediction: Prediction,
+    context: Context | tuple[Tensor, Tensor] | None = None,
+    held_out: Context | tuple[Tensor, Tensor] | None = None,
+    names: Sequence[str] | None = None,
+    outputs: Sequence[int] | None = None,
+    task: int | None = None,
+    axes: Axes | Sequence[Axes] | np.ndarray | None = None,
+) -> np.ndarray:
+    r"""
+    Each output on its own axes: the predictive mean and its band, the observed values as dots, those that were held
+    out as circles, and where a value was missing as ticks on the axis.
+
+    :param x: One coordinate of the predicted inputs (`N`, `N x 1` or `*T x N x 1`); of several choose one, as in
+        `x[:, 0]`.
+    :param prediction: The prediction there.
+    :param context: What was observed, in the units of the prediction, with inputs of that one coordinate; NaN is a
+        missing value.
+    :param held_out: What should have been predicted, in the same way; NaN is a value that nobody knows.
+    :param names: What all the P outputs are called.
+    :param outputs: Which outputs to draw; by default all.
+    :param task: Which task of a batch.
+    :param axes: Where to draw, one for each output.
+    :return: The axes, one for each output.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import SGPVAE, plotting
+        >>> x, y = torch.linspace(0, 1, 50), torch.randn(50, 3)
+        >>> hidden = torch.rand(50, 3) < 0.3
+        >>> observed, held_out = y.masked_fill(hidden, torch.nan), y.masked_fill(~hidden, torch.nan)
+        >>> model = SGPVAE(num_outputs=3, num_latents=2, inducing_points=torch.linspace(0, 1, 8)).eval()
+        >>> prediction = model.predict(x, context=(x, observed))
+        >>> axes = plotting.plot_outputs(x, prediction, (x, observed), (x, held_out), outputs=[0, 2])
+        >>> [each.get_ylabel() for each in axes]
+        ['output 1', 'output 3']
+    """
+    means = prediction.mean
+    num_outputs = means.shape[-1]
+    labels = _output_names(names, num_outputs)
+    columns = list(range(num_outputs)) if outputs is None else list(outputs)
+    panels = _new_axes(len(columns), rows=True) if axes is None else _as_panels(axes, len(columns), "outputs")
+    bounds = prediction.quantile([0.5 - 0.5 * LEVEL, 0.5 + 0.5 * LEVEL])
+    where = _horizontal(x, task)
+    order = where.argsort()
+    mean, lower, upper = (_of_task(part, task, "The prediction")[order] for part in (means, *bounds))
+    for panel, column in zip(panels, columns, strict=True):
+        _draw_band(panel, where[order], lower[:, column], upper[:, column], _color(0), label=f"{LEVEL:.0%} band")
+        panel.plot(where[order].numpy(), mean[:, column].numpy(), color=_color(0), label="predicted")
+        if context is not None:
+            at, y, observed = _values(context, column, task)
+            _draw_dots(panel, at[observed], y[observed], label="observed", color="black")
+            gone = ~observed & ~torch.isin(at, at[observed])  # padding repeats the last input
+            _draw_ticks(panel, at[gone].unique(), label="missing")
+        if held_out is not None:
+            at, y, known = _values(held_out, column, task)
+            _draw_dots(panel, at[known], y[known], label="held out", markeredgecolor=_color(1), markerfacecolor="none")
+        panel.set_ylabel(labels[column])
+    panels[-1].set_xlabel("x")
+    if axes is None:
+        handles, entries = panels[0].get_legend_handles_labels()
+        panels[0].figure.legend(handles, entries, loc="outside upper center", ncols=len(entries), frameon=False)
+    else:
+        panels[0].legend()
+    return panels
+
+
+def plot_map(x: Tensor, values: Tensor, label: str | None = None, axes: Axes | None = None, **kwargs: Any) -> Axes:
+    r"""
+    Values at places, as colors with a color bar; places without a value are small gray circles. The values are
+    observations, or what a prediction says of one output: `prediction.mean[:, p]`, `prediction.stddev[:, p]`.
+
+    :param x: The places (`N x 2`): to the right, upwards. Of latitude and longitude give `x[:, [1, 0]]`.
+    :param values: (`N`); NaN is a missing value.
+    :param label: Of the color bar.
+    :param axes: Where to draw.
+    :param kwargs: Passed to :meth:`matplotlib.axes.Axes.scatter`: `vmin`, `vmax`, `s`, `cmap`, ....
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import plotting
+        >>> axes = plotting.plot_map(torch.rand(20, 2), torch.randn(20), label="cadmium (ppm)", vmin=-2, vmax=2)
+        >>> axes.collections[0].colorbar.ax.get_ylabel()
+        'cadmium (ppm)'
+    """
+    if x.dim() != 2 or x.shape[-1] != 2 or values.shape != x.shape[:1]:
+        raise ValueError(
+            f"Places of shape {tuple(x.shape)} with values of shape {tuple(values.shape)}: expected (N, 2) and (N,). "
+            "Choose two coordinates, as in x[:, [1, 0]], and one output, as in prediction.mean[:, 0]."
+        )
+    axes = _new_axes(1)[0] if axes is None else axes
+    points = Context(_plain(x), _plain(values))
+    known = points.observed.squeeze(-1)
+    places, gone = points.x[known], _plain(x)[~known]
+    options = {"c": points.filled[known, 0].numpy(), "s": 30, **kwargs}
+    colors = axes.scatter(places[:, 0].numpy(), places[:, 1].numpy(), **options)
+    if len(gone):
+        empty: dict[str, Any] = {"facecolors": "none", "edgecolors": "gray", "linewidths": 0.7}
+        axes.scatter(gone[:, 0].numpy(), gone[:, 1].numpy(), s=8, label="missing", **empty)
+        axes.legend()
+    # as high as the map, whatever its aspect
+    axes.figure.colorbar(colors, cax=axes.inset_axes((1.03, 0.0, 0.04, 1.0)), label=label or "")
+    axes.set(xlabel="x₁", ylabel="x₂", aspect="equal")
+    return axes
+
+
+def plot_calibration(
+    prediction: Prediction, y: Tensor, names: Sequence[str] | None = None, axes: Axes | None = None
+) -> Axes:
+    r"""
+    How many of the values lie in the central interval of a given probability, over that probability: on the diagonal
+    if the prediction is calibrated, below it if its intervals are too narrow. The black line is of all values
+    together; beyond seven outputs each of them is a gray one.
+
+    :param prediction: The prediction.
+    :param y: The values (`*T x N x P`, or `*T x N` for one output); NaN is not counted.
+    :param names: What the P outputs are called.
+    :param axes: Where to draw.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import Prediction, plotting
+        >>> y = torch.randn(1000, 2)
+        >>> prediction = Prediction.gaussian(torch.zeros(1000, 2), torch.full((1000, 2), 0.5))  # too sure of itself
+        >>> axes = plotting.plot_calibration(prediction, y)
+        >>> diagonal, *outputs, together = axes.get_lines()
+        >>> bool((together.get_ydata() < together.get_xdata()).all())
+        True
+    """
+    axes = _new_axes(1)[0] if axes is None else axes
+    mean = prediction.mean
+    num_outputs = mean.shape[-1]
+    labels = _output_names(names, num_outputs)
+    fractions = torch.stack([coverage(prediction, y, level) for level in LEVELS])  # (L, P), NaN without values
+    observed = fill_missing(as_rows(y, torch.Size([1, *mean.shape])))[1].expand_as(mean)
+    counts = observed.flatten(0, -2).sum(0)  # (P,)
+    axes.plot([0, 1], [0, 1], color="gray", linewidth=1, linestyle="--", label="calibrated")
+    if num_outputs > len(STYLES):
+        for p in range(num_outputs):
+            line: dict[str, Any] = {"color": "silver", "linewidth": 0.8, "label": "each output" if p == 0 else None}
+            axes.plot(LEVELS, _plain(fractions[:, p]).numpy(), **line)
+    elif num_outputs > 1:
+        for p, (style, label) in enumerate(zip(STYLES, labels, strict=False)):
+            axes.plot(LEVELS, _plain(fractions[:, p]).numpy(), **style, markersize=3, linewidth=1, label=label)
+    together = (fractions * counts)[:, counts > 0].sum(-1) / counts.sum()
+    label = "all values" if num_outputs > 1 else labels[0]
+    axes.plot(LEVELS, _plain(together).numpy(), color="black", linewidth=2, label=label)
+    axes.set(xlabel="probability of the interval", ylabel="values inside it", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.legend()
+    return axes
+
+
+def plot_training_curves(
+    history: Mapping[str, tuple[Sequence[int], Sequence[float]]],
+    axes: Axes | Sequence[Axes] | np.ndarray | None = None,
+) -> np.ndarray:
+    r"""
+    How a run went: a panel for the bound, for the scores of held-out entries, for coverage and for hyperparameters, of
+    those that there are, and one for each name of your own. The curve `train_elbo` is that of single batches, and shown
+    with its running mean.
+
+    :param history: Of each name the steps and the values there, as a
+        :class:`~gpytorch_sgpvae.training.TrainingCurves` has it in its `history`.
+    :param axes: Where to draw, one for each panel (see :func:`training_panels`).
+    :return: The axes, one for each panel.
+
+    Example:
+        >>> from gpytorch_sgpvae import plotting
+        >>> history = {"train_elbo": ([1, 2, 3], [-1.9, -1.6, -1.5]), "seconds": ([1, 2, 3], [0.2, 0.1, 0.1])}
+        >>> [each.get_title() for each in plotting.plot_training_curves(history)]
+        ['ELBO per observed value (nats)', 'seconds']
+    """
+    panels = training_panels(history)
+    drawn = _new_axes(len(panels)) if axes is None else _as_panels(axes, len(panels), "panels")
+    for panel, (title, names) in zip(drawn, panels.items(), strict=True):
+        for name, style in zip(names, STYLES, strict=False):
+            steps, values = history[name]
+            line = {"color": style["color"], "linestyle": style["linestyle"], "label": name}
+            if name == "train_elbo" and len(steps) >= 2 * SMOOTHED:
+                # Batches differ more from each other than from the same batch an epoch later.
+                panel.plot(steps, values, color=style["color"], alpha=0.25)
+                steps, values = _running_mean(steps, values)
+            panel.plot(steps, values, marker="." if len(steps) < 30 else None, **line)
+        panel.set(title=title, xlabel="step")
+        panel.grid(alpha=0.3)
+        if names != [title]:
+            panel.legend()
+    return drawn
+
+
+def training_panels(history: Mapping[str, Any]) -> dict[str, list[str]]:
+    """
+    The titles of the panels of :func:`plot_training_curves`, and the names in each.
+
+    :param history: As there.
+    """
+    panels = {title: [name for name in names if name in history] for title, names in TRAINING_PANELS.items()}
+    known = {name for names in panels.values() for name in names}
+    return {title: names for title, names in panels.items() if names} | {
+        name: [name] for name in history if name not in known
+    }
+
+
+def _latent_marginals(x: Tensor, latents: Posterior | MultivariateNormal | Prediction) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation (`*T x N x K`)."""
+    if isinstance(latents, Prediction):
+        return latents.function_mean, latents.function_stddev
+    if isinstance(latents, Posterior):
+        with torch.no_grad():
+            latents = latents(x)
+    elif not isinstance(latents, MultivariateNormal):
+        raise TypeError(f"Expected a Posterior, q(f) or a Prediction, got {type(latents).__name__}.")
+    mean, stddev = latents.mean, latents.stddev
+    if len(latents.event_shape) == 1:
+        mean, stddev = mean.unsqueeze(-1), stddev.unsqueeze(-1)
+    return mean, stddev
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu()
+
+
+def _of_task(tensor: Tensor, task: int | None, name: str) -> Tensor:
+    """The rows of one task (`N x ...`), ready for numpy. What has no batch dimension is shared by all tasks."""
+    tensor = _plain(tensor)
+    if task is not None and tensor.dim() > 2:
+        tensor = tensor[task]
+    if tensor.dim() > 2:
+        raise ValueError(f"{name} of shape {tuple(tensor.shape)} has several tasks: choose one with task=.")
+    return tensor
+
+
+def _horizontal(x: Tensor, task: int | None) -> Tensor:
+    """One coordinate of the inputs of a task (`N`)."""
+    x = _of_task(x.unsqueeze(-1) if x.dim() == 1 else x, task, "x")
+    if x.shape[-1] != 1:
+        raise ValueError(
+            f"The inputs of shape {tuple(x.shape)} have {x.shape[-1]} coordinates, and a plot one axis for them: "
+            "choose one, as in x[:, 0], also of the context and of inducing points. A posterior's q(f) is posterior(x)."
+        )
+    return x.squeeze(-1)
+
+
+def _values(context: Context | tuple[Tensor, Tensor], column: int, task: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, outputs and what is there of them, of one output of a task (`N` each)."""
+    context = as_context(context)
+    y, observed = (_of_task(part, task, "The context") for part in (context.filled, context.observed))
+    return _horizontal(context.x, task), y[:, column], observed[:, column]
+
+
+def _draw_band(axes: Axes, x: Tensor, lower: Tensor, upper: Tensor, color: str, label: str | None = None) -> None:
+    axes.fill_between(x.numpy(), lower.numpy(), upper.numpy(), color=color, alpha=0.25, linewidth=0, label=label)
+
+
+def _draw_dots(axes: Axes, x: Tensor, y: Tensor, **kwargs: Any) -> None:
+    axes.plot(x.numpy(), y.numpy(), linestyle="none", marker="o", markersize=3.5, **kwargs)
+
+
+def _draw_ticks(axes: Axes, x: Tensor, label: str) -> None:
+    line: dict[str, Any] = {"linestyle": "none", "marker": "|", "color": "gray", "markersize": 7}
+    axes.plot(x.numpy(), [0.02] * len(x), transform=axes.get_xaxis_transform(), label=label, **line)
+
+
+def _draw_inducing_points(axes: Axes, inducing_points: Tensor) -> None:
+    points = inducing_points.unsqueeze(-1) if inducing_points.dim() == 1 else inducing_points
+    line: dict[str, Any] = {"linestyle": "none", "marker": "x", "clip_on": False}
+    line["transform"] = axes.get_xaxis_transform()  # on the axis, whatever the limits of f become
+    if points.dim() == 2:
+        at = _horizontal(points, None)
+        axes.plot(at.numpy(), [0.0] * len(at), color="black", label="inducing points", **line)
+        return
+    for k, own in enumerate(points):
+        at, label = _horizontal(own, None), f"inducing points {k + 1}"
+        axes.plot(at.numpy(), [0.03 * k] * len(at), color=_color(k), label=label, **line)
+
+
+def _put_legend_above_curves(axes: Axes) -> None:
+    entries_in_a_row, height_of_a_row = 4, 0.15
+    rows = -(-len(axes.get_legend_handles_labels()[1]) // entries_in_a_row)
+    floor, ceiling = axes.get_ylim()
+    axes.set_ylim(floor, ceiling + rows * height_of_a_row * (ceiling - floor))
+    axes.legend(loc="upper right", ncols=entries_in_a_row)
+
+
+def _color(i: int) -> str:
+    return STYLES[i % len(STYLES)]["color"]
+
+
+def _output_names(names: Sequence[str] | None, num_outputs: int) -> list[str]:
+    if names is None:
+        return [f"output {p + 1}" for p in range(num_outputs)]
+    if len(names) != num_outputs:
+        raise ValueError(f"{len(names)} names for {num_outputs} outputs: {', '.join(names)}.")
+    return list(names)
+
+
+def _new_axes(number: int, rows: bool = False) -> np.ndarray:
+    """So many panels, below each other or side by side."""
+    import matplotlib.pyplot as plt
+
+    shape = (number, 1) if rows else (1, number)
+    size = (8, 2.3 + 1.6 * (number - 1)) if rows else (4.5 * number + 1.5 * (number == 1), 3.5)
+    return plt.subplots(*shape, figsize=size, sharex=rows, squeeze=False, layout="constrained")[1].reshape(-1)
+
+
+def _as_panels(axes: Axes | Sequence[Axes] | np.ndarray, number: int, things: str) -> np.ndarray:
+    import numpy as np
+
+    panels = np.atleast_1d(np.asarray(axes, dtype=object)).reshape(-1)
+    if len(panels) != number:
+        raise ValueError(f"{len(panels)} axes for {number} {things}: give one for each.")
+    return panels
+
+
+def _running_mean(steps: Sequence[int], values: Sequence[float]) -> tuple[Sequence[int], list[float]]:
+    """Means over the last few values, at the steps that they end at."""
+    sums = [0.0, *accumulate(values)]
+    means = [(sums[i + SMOOTHED] - sums[i]) / SMOOTHED for i in range(len(values) - SMOOTHED + 1)]
+    return steps[SMOOTHED - 1 :], means

@@ -1,0 +1,113 @@
+"""What the documentation says is so."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+import torch
+
+import gpytorch_sgpvae
+from gpytorch_sgpvae import metrics, plotting
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("concepts/*"), *DOCS.glob("reference/*")])
+
+
+def test_the_committed_architecture_is_what_the_code_draws():
+    pinned = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
+    if mpl.__version__ != pinned:
+        pytest.skip(f"matplotlib {mpl.__version__} may draw it in other words than {pinned}")
+    drawn = runpy.run_path(str(DOCS / "architecture.py"))["draw"]()
+    assert drawn == (DOCS / "architecture.svg").read_text(), "run python docs/architecture.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(DOCS)) for page in PAGES])
+def test_the_code_on_the_page_does_what_it_says(page):
+    text = page.read_text()
+    if page.suffix == ".md":  # whose fences would be taken for output
+        blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        assert all(block.startswith(">>> ") for block in blocks)
+        text = "\n".join(blocks)
+    torch.manual_seed(0)
+    test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    report: list[str] = []
+    options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    failures = doctest.DocTestRunner(optionflags=options, verbose=False).run(test, out=report.append).failed
+    assert not failures, "".join(report)
+
+
+def test_what_the_pages_link_to_is_there():
+    broken = [
+        (page.name, target)
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+        if not target.startswith("http") and not (page.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_the_reference_has_every_public_name():
+    text = "\n".join(path.read_text() for path in (DOCS / "reference").glob("*.rst"))
+    documented = set(re.findall(r"^\.\. auto\w+:: (\w+)$", text, re.MULTILINE))
+    packages = [name for _, name, is_package in pkgutil.iter_modules(gpytorch_sgpvae.__path__) if is_package]
+    assert "training" in packages
+    public = set(gpytorch_sgpvae.__all__)
+    for name in packages:
+        public.update(importlib.import_module(f"gpytorch_sgpvae.{name}").__all__)
+    for module in (metrics, plotting):
+        functions = inspect.getmembers(module, inspect.isfunction)
+        public.update(name for name, function in functions if function.__module__ == module.__name__)
+    missing = {name for name in public if not name.startswith("_")} - documented
+    assert not missing
+
+
+@pytest.mark.skipif(find_spec("sphinx") is None, reason="make docs installs Sphinx")
+class TestSite:
+    def build(self, source, output):
+        options = ["-c", source / "docs", "-E", "-W", "--keep-going", "-q"]
+        command = [sys.executable, "-m", "sphinx", *options, source, output]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    def test_it_builds_without_a_warning_and_has_every_notebook(self, tmp_path):
+        result = self.build(ROOT, tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert "docs/index.html" in (tmp_path / "index.html").read_text()
+        start = (tmp_path / "docs" / "index.html").read_text()
+        notebooks = list((ROOT / "tutorials").glob("*.ipynb"))
+        assert notebooks
+        assert all(f'href="../tutorials/{path.stem}.html"' in start for path in notebooks)
+        # equations need no network
+        idea = (tmp_path / "docs" / "concepts" / "idea.html").read_text()
+        assert "http" not in re.search(r'<script[^>]*src="([^"]*mathjax[^"]*)"', idea)[1]
+
+    def test_broken_links_end_the_build(self, tmp_path):
+        source = tmp_path / "source"
+        (source / "docs").mkdir(parents=True)
+        settings = (DOCS / "conf.py").read_text()
+        (source / "docs" / "conf.py").write_text(settings)
+        for folder in ("_static", "_templates"):
+            shutil.copytree(DOCS / folder, source / "docs" / folder)
+        links = [
+            "[a page](gone.md)",
+            "[a heading](#nowhere)",
+            "![a picture](gone.png)",
+            "{py:class}`gpytorch_sgpvae.Gone`",
+        ]
+        (source / "docs" / "index.md").write_text("# Start\n\n" + "\n".join(links))
+        result = self.build(source, tmp_path / "html")
+        assert result.returncode != 0
+        for target in ("gone.md", "nowhere", "gpytorch_sgpvae.Gone", "gone.png"):
+            assert target in result.stderr
