@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from gpytorch_sgpvae import Prediction, metrics
+from gpytorch_sgpvae.likelihoods.observation_models.distributions import LogNormal
 
 SCORES: dict[str, Callable[..., Tensor]] = {
     "mae": metrics.mae,
@@ -22,19 +23,25 @@ SCORES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def score(prediction: Prediction, truth: Tensor, names: Iterable[str] = SCORES) -> dict[str, float]:
+def score(
+    prediction: Prediction, truth: Tensor, names: Iterable[str] = SCORES, median: bool = False
+) -> dict[str, float]:
     """
     The mean over the outputs of each score; the coverage is that of the 95 % interval, the NLL that of matched moments.
 
     :param prediction: In original units (`*T x N x P`).
     :param truth: NaN where nothing was held out (`*T x N x P`).
     :param names: Which scores; the CRPS takes as long as a training where there are many values.
+    :param median: Whether the absolute error is that of the median, which makes it least, instead of the mean.
     """
     judged = (~truth.isnan()).flatten(0, -2).any(0)  # (P,)
-    return {name: torch.as_tensor(SCORES[name](prediction, truth))[judged].mean().item() for name in names}
+    scores = {name: torch.as_tensor(SCORES[name](prediction, truth))[judged].mean().item() for name in names}
+    if median:
+        scores["mae"] = metrics.mae(prediction.quantile(0.5), truth)[judged].mean().item()
+    return scores
 
 
-def pool(predictions: Sequence[Prediction]) -> Prediction:
+def pool(predictions: Sequence[Prediction], log: bool = False) -> Prediction:
     r"""
     What several models say together, each as likely to be right as the others: the equal mixture of all their
     components, to be scored.
@@ -44,13 +51,20 @@ def pool(predictions: Sequence[Prediction]) -> Prediction:
         p(y_{np}) = \frac 1 R \sum_{r=1}^R p_r(y_{np})
 
     :param predictions: Of the same values, with as many Gaussian components each.
+    :param log: Whether they are of the values' logarithms; the mixture is of the values themselves.
     """
     components = [prediction.components for prediction in predictions]
     parameters = torch.cat([torch.cat([part.mean, part.stddev], dim=-1) for part in components])  # (R S, *T, N, 2 P)
     # the parameters themselves, as samples of functions
     unit = torch.ones_like(parameters[0])
-    return Prediction(_gaussian, torch.zeros_like(unit), unit, len(parameters), base_samples=parameters)
+    return Prediction(
+        _log_normal if log else _gaussian, torch.zeros_like(unit), unit, len(parameters), base_samples=parameters
+    )
 
 
 def _gaussian(parameters: Tensor) -> Normal:
     return Normal(*parameters.chunk(2, dim=-1), validate_args=False)
+
+
+def _log_normal(parameters: Tensor) -> LogNormal:
+    return LogNormal(*parameters.chunk(2, dim=-1), validate_args=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Callable
@@ -13,17 +14,16 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from gpytorch_sgpvae import GPVAE, MLP, VAE, Context, Prediction, refine
-from gpytorch_sgpvae.datasets import TaskData, load_eeg, load_jura
+from gpytorch_sgpvae import GPVAE, MLP, VAE, Context, GaussianObservations, Prediction, refine
+from gpytorch_sgpvae.datasets import Normalizer, TaskData, load_eeg, load_jura
 from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
 
 from . import baselines
+from .decoders import LinearPlus
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import pool, score
-from .training import PREDICTION_SAMPLES, initialize, optimize, training_elbo
-
-BATCH_SIZE = 100
+from .training import PREDICTION_SAMPLES, initialize, optimize, start_from_principal_components, training_elbo
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,38 @@ class Settings:
     """
     Of a training.
 
-    :param num_steps: Of Adam, with 100 points each.
+    :param num_steps: Of Adam.
     :param lr: Its learning rate.
+    :param schedule: Of the learning rate, see :func:`~experiments.training.optimize`.
+    :param noise_factor: So many times that learning rate for the noise.
+    :param batch_size: Points in a step; by default all.
     :param initial_stddev: Of the network's sites.
     :param noise: Variance that the observations start with, of normalized ones.
-    :param decay: Whether the learning rate falls to zero in the second half of the steps.
+    :param lengthscale: To start from; by default the study's.
+    :param decoder: `mlp`, `linear`, or both (`linear_plus_mlp`).
+    :param shared_noise: Whether all outputs have the same noise: no latent function can then keep to a single output.
+    :param from_pca: Whether a linear decoder starts from principal components, and stays there for a third of the
+        steps.
+    :param log: Whether the model is of the outputs' logarithms.
     :param num_members: Models that are trained from different starts, and predict together.
+    :param block_size: Each of them learns from a random half of the points, in blocks of so many neighbors, which tells
+        how sure the parameters are; by default from all.
     """
 
     num_steps: int
     lr: float = 1e-3
+    schedule: str | None = None
+    noise_factor: float = 1.0
+    batch_size: int | None = 100
     initial_stddev: float = 0.1
     noise: float = 0.01
-    decay: bool = False
+    lengthscale: float | None = None
+    decoder: str = "mlp"
+    shared_noise: bool = False
+    from_pca: bool = False
+    log: bool = False
     num_members: int = 1
+    block_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,28 +88,33 @@ def run(study: Study, run: Run, smoke: bool) -> Outcome:
     data = study.load()
     # Lengthscales are given in the units of the inputs: these stay as they are.
     (x, y), truth = data.train[0], data.test_truth[0]
-    y = data.normalizer.normalize(y)
     if run.model == "gpar":
-        return Outcome(score(baselines.gpar(*data.train[0], num_samples=5 if smoke else 200, **study.gpar), truth))
+        return Outcome(score(baselines.gpar(x, y, num_samples=5 if smoke else 200, **study.gpar), truth))
     if run.model in ("igp", "mean"):
-        prediction = baseline(run.model, study, x, y, smoke)
+        prediction = baseline(run.model, study, x, data.normalizer.normalize(y), smoke)
         return Outcome(score(prediction.rescale(*data.normalizer), truth))
     settings = study.presets[run.preset]
+    if smoke:
+        settings = dataclasses.replace(settings, num_steps=3, num_members=min(settings.num_members, 2))
+    table = y.log() if settings.log else y
+    normalizer = Normalizer.fit([table])
+    context = Context(x, normalizer.normalize(table))
     num_samples = PREDICTION_SAMPLES // settings.num_members
     predictions, refined, elbos, gaps = [], [], [], []
     for _ in range(settings.num_members):
         model = make_model(study, settings, run, num_outputs=y.shape[-1], input_dim=x.shape[-1])
-        train(model, Context(x, y), settings, num_steps=3 if smoke else settings.num_steps)
-        predictions.append(model.predict(x, (x, y), num_samples).rescale(*data.normalizer))
-        elbos.append(training_elbo(model, [(x, y)]))
+        train(model, context, settings)
+        predictions.append(model.predict(x, context, num_samples).rescale(*normalizer))
+        elbos.append(training_elbo(model, [(x, context.y)]))
         if run.model == "gpvae":
             # what free-form sites (FF) would make of the same model
-            posterior, gap = refine(model, (x, y), steps=2 if smoke else 50)
-            refined.append(model.likelihood.predict(posterior(x), num_samples).rescale(*data.normalizer))
+            posterior, gap = refine(model, context, steps=2 if smoke else 50)
+            refined.append(model.likelihood.predict(posterior(x), num_samples).rescale(*normalizer))
             gaps.append(gap.item())
-    scores = score(pool(predictions), truth)
+    scores = score(pool(predictions, settings.log), truth, median=settings.log)
     if refined:
-        scores |= {f"ff_{name}": value for name, value in score(pool(refined), truth).items()}
+        of_refined = score(pool(refined, settings.log), truth, median=settings.log)
+        scores |= {f"ff_{name}": value for name, value in of_refined.items()}
         scores["gap"] = statistics.fmean(gaps)
     return Outcome(scores, statistics.fmean(elbos))
 
@@ -108,34 +131,57 @@ def make_model(study: Study, settings: Settings, run: Run, num_outputs: int, inp
         initial_stddev=factor * settings.initial_stddev,
         min_stddev=factor * 1e-3,
     )
-    decoder = MLP(study.num_latents, num_outputs, study.hidden_sizes)
-    initialize(network, decoder)
+    decoder: torch.nn.Module = MLP(study.num_latents, num_outputs, study.hidden_sizes)
+    if run.preset == "paper":
+        initialize(network, decoder)
+    elif settings.decoder == "linear":
+        decoder = torch.nn.Linear(study.num_latents, num_outputs)
+    elif settings.decoder == "linear_plus_mlp":
+        decoder = LinearPlus(decoder)
+    observations = GaussianObservations(num_outputs, settings.shared_noise)
     if run.model == "vae":
-        model: _AmortizedModel = VAE(num_outputs, study.num_latents, network, decoder)
+        model: _AmortizedModel = VAE(num_outputs, study.num_latents, network, decoder, observations)
     else:
         latents = torch.Size([study.num_latents])
         base = gpytorch.kernels.RBFKernel(ard_num_dims=input_dim, batch_shape=latents)
-        base.lengthscale = study.lengthscale / math.sqrt(2)  # GPyTorch's is exp(-d² / 2 l²)
+        base.lengthscale = (settings.lengthscale or study.lengthscale) / math.sqrt(2)  # GPyTorch's is exp(-d² / 2 l²)
         kernel = gpytorch.kernels.ScaleKernel(base, batch_shape=latents)
         kernel.outputscale = 1.0
-        model = GPVAE(num_outputs, study.num_latents, network, kernel, decoder)
+        model = GPVAE(num_outputs, study.num_latents, network, kernel, decoder, observations)
     model.double()
     model.likelihood.observation_model.noise = settings.noise
     return model
 
 
-def train(model: _AmortizedModel, context: Context, settings: Settings, num_steps: int) -> None:
+def train(model: _AmortizedModel, context: Context, settings: Settings) -> None:
     """Epochs over batches of points."""
+    if settings.block_size is not None:
+        context = _half(context, settings.block_size)
     batches: list[Tensor] = []
 
     def loss() -> Tensor:
         if not batches:
-            batches.extend(torch.randperm(context.num_points).split(BATCH_SIZE))
+            batches.extend(torch.randperm(context.num_points).split(settings.batch_size or context.num_points))
         points = batches.pop()
         return model.loss(Context(context.x[points], context.y[points])) / len(points)
 
+    num_steps = settings.num_steps
     with gpytorch.settings.num_likelihood_samples(1):
-        optimize(model, loss, num_steps, settings.lr, "late" if settings.decay else None)
+        if settings.from_pca:
+            start_from_principal_components(model, context.y)
+            num_steps -= num_steps // 3
+            model.likelihood.requires_grad_(False)
+            optimize(model, loss, settings.num_steps // 3, settings.lr)
+            model.likelihood.requires_grad_(True)
+        optimize(model, loss, num_steps, settings.lr, settings.schedule, settings.noise_factor)
+
+
+def _half(context: Context, block_size: int) -> Context:
+    """A random half of the points, in blocks of neighbors."""
+    blocks = torch.arange(context.num_points) // block_size
+    chosen = torch.randperm(int(blocks[-1]) + 1)[: (int(blocks[-1]) + 2) // 2]
+    points = torch.isin(blocks, chosen)
+    return Context(context.x[points], context.y[points])
 
 
 def baseline(name: str, study: Study, x: Tensor, y: Tensor, smoke: bool) -> Prediction:
@@ -164,7 +210,18 @@ JURA = make_experiment(
         hidden_sizes=(20, 20),
         presets={
             "paper": Settings(4 * 3000),
-            "tuned": Settings(4000, 3e-3, initial_stddev=0.3, noise=0.05, decay=True, num_members=5),
+            "tuned": Settings(
+                num_steps=800,
+                lr=1e-2,
+                schedule="cosine",
+                noise_factor=5.0,
+                batch_size=None,
+                initial_stddev=1.0,
+                noise=0.3,
+                decoder="linear_plus_mlp",
+                log=True,
+                num_members=5,
+            ),
         },
         gpar={"scale": 10.0, "noise": 0.1, "replace": True, "log": True, "fix": False},
     ),
@@ -192,7 +249,20 @@ EEG = make_experiment(
         hidden_sizes=(20, 20),
         presets={
             "paper": Settings(3 * 3000),
-            "tuned": Settings(3000, 3e-3, decay=True, num_members=5),
+            "tuned": Settings(
+                num_steps=400,
+                lr=1e-2,
+                schedule="cosine",
+                noise_factor=5.0,
+                batch_size=None,
+                initial_stddev=0.3,
+                lengthscale=0.03,
+                decoder="linear",
+                shared_noise=True,
+                from_pca=True,
+                num_members=10,
+                block_size=8,
+            ),
         },
         gpar={"scale": 0.02, "noise": 0.01, "replace": False},
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ def optimize(
     num_steps: int,
     lr: float,
     schedule: str | None = None,
+    noise_factor: float = 1.0,
 ) -> None:
     """
     Adam, for the few steps in which a trainer would take longer than the model.
@@ -84,15 +86,23 @@ def optimize(
     :param num_steps: How many.
     :param lr: The learning rate.
     :param schedule: With `one_cycle` it rises from a small one in the first tenth of the steps, and then decays to
-        zero; with `late` it decays to zero in the second half; by default it stays as it is.
+        zero; with `cosine` it rises from zero in the first twentieth; by default it stays as it is.
+    :param noise_factor: So many times the learning rate for the noise, which has a long way to go.
     """
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
+    noise = list(model.likelihood.observation_model.parameters())
+    rest = [parameter for parameter in model.parameters() if all(parameter is not other for other in noise)]
+    groups = [{"params": rest, "lr": lr}, {"params": noise, "lr": noise_factor * lr}]
+    optimizer = torch.optim.Adam(groups, fused=True)
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
     if schedule == "one_cycle":
+        highest = [group["lr"] for group in groups]
         # one step more, as its last one would be of length zero
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, num_steps + 1, pct_start=0.1)
-    elif schedule == "late":
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 2 * (1 - step / num_steps)))
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, highest, num_steps + 1, pct_start=0.1)
+    elif schedule == "cosine":
+        warmup = max(num_steps // 20, 1)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda i: min(1.0, (i + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * i / num_steps))
+        )
     for _ in range(num_steps):
         optimizer.zero_grad()
         loss().backward()
@@ -100,6 +110,29 @@ def optimize(
         if scheduler is not None:
             scheduler.step()
     model.eval()
+
+
+@torch.no_grad()
+def start_from_principal_components(model: _AmortizedModel, y: Tensor) -> None:
+    r"""
+    The decoder and the noise of probabilistic PCA, the linear model without Gaussian processes, whose maximum of the
+    likelihood is known: with the eigenvalues :math:`e_i` and eigenvectors :math:`\mathbf u_i` of the covariance,
+
+    .. math::
+
+        \sigma^2 = \frac 1 {P - K} \sum_{i > K} e_i, \qquad \mathbf w_k = \sqrt{e_k - \sigma^2} \, \mathbf u_k
+
+    :param model: With a linear decoder and fewer latent functions than outputs.
+    :param y: Observations (`N x P`); rows with holes are left out.
+    """
+    complete = y[~y.isnan().any(-1)]  # (n, P)
+    decoder = model.likelihood.decoder
+    eigenvalues, eigenvectors = torch.linalg.eigh(complete.mT.cov())  # ascending
+    rest = len(eigenvalues) - decoder.in_features
+    noise = eigenvalues[:rest].mean()
+    decoder.weight.copy_(eigenvectors[:, rest:] * (eigenvalues[rest:] - noise).sqrt())  # (P, K)
+    decoder.bias.copy_(complete.mean(0))
+    model.likelihood.observation_model.noise = noise
 
 
 @torch.no_grad()

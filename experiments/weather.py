@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from .decoders import LinearPlus
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import score
-from .training import PREDICTION_SAMPLES, Task, TaskSettings, initialize, train_on_tasks, training_elbo
+from .training import PREDICTION_SAMPLES, Task, TaskSettings, initialize, optimize, train_on_tasks, training_elbo
 
 NUM_LATENTS = 3
 JUDGED = "TAVG"
@@ -38,13 +37,14 @@ class Tuned:
     What leave-weeks-out scores of the training weeks have chosen.
 
     :param num_epochs: How often every week comes; a step has one week.
-    :param lr: Of Adam, after a warm-up over a twentieth of the steps and before a cosine; the noise has five times as
-        much, as it has a long way to go.
+    :param lr: Of Adam, after a warm-up and before a cosine.
+    :param noise_factor: So many times that learning rate for the noise.
     :param beta: Factor of the KL divergence.
     """
 
     num_epochs: int = 150
     lr: float = 2e-2
+    noise_factor: float = 5.0
     beta: float = 0.3
 
 
@@ -105,26 +105,18 @@ def make_model(run: Run, tasks: list[Task], smoke: bool) -> _AmortizedModel:
 def train_tuned(model: _AmortizedModel, tasks: list[Task], outputs: list[str], num_epochs: int, seed: int) -> None:
     """The network is shown weeks with holes like those of the test, of which the likelihood sees everything."""
     generator = torch.Generator().manual_seed(seed)
-    num_steps = num_epochs * len(tasks)
-    noise = list(model.likelihood.observation_model.parameters())
-    rest = [parameter for parameter in model.parameters() if all(parameter is not other for other in noise)]
-    groups = [{"params": rest, "lr": TUNED.lr}, {"params": noise, "lr": 5 * TUNED.lr}]
-    optimizer = torch.optim.Adam(groups, fused=True)
-    warmup = max(num_steps // 20, 1)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda i: min(1.0, (i + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * i / num_steps))
-    )
     objective = TaskELBO(model.likelihood, model.model, beta=TUNED.beta)
     contexts = [Context(x.unsqueeze(0), y.unsqueeze(0)) for x, y in tasks]
+    order: list[int] = []
+
+    def loss() -> Tensor:
+        if not order:
+            order.extend(reversed(torch.randperm(len(tasks), generator=generator).tolist()))
+        context = contexts[order.pop()]
+        return -objective.of_context(context, hide_like_the_test(context, outputs, generator)).mean()
+
     with gpytorch.settings.num_likelihood_samples(1), gpytorch.settings.debug(False):
-        for _ in range(num_epochs):
-            for week in torch.randperm(len(tasks), generator=generator).tolist():
-                seen = hide_like_the_test(contexts[week], outputs, generator)
-                optimizer.zero_grad()
-                (-objective.of_context(contexts[week], seen).mean()).backward()
-                optimizer.step()
-                schedule.step()
-    model.eval()
+        optimize(model, loss, num_epochs * len(tasks), TUNED.lr, "cosine", TUNED.noise_factor)
 
 
 def hide_like_the_test(context: Context, outputs: list[str], generator: torch.Generator) -> Context:
