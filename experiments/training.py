@@ -86,7 +86,8 @@ def optimize(
     :param num_steps: How many.
     :param lr: The learning rate.
     :param schedule: With `one_cycle` it rises from a small one in the first tenth of the steps, and then decays to
-        zero; with `cosine` it rises from zero in the first twentieth; by default it stays as it is.
+        zero; with `cosine` it rises from zero in the first twentieth; with `late` it decays in the second half; by
+        default it stays as it is.
     :param noise_factor: So many times the learning rate for the noise, which has a long way to go.
     """
     noise = list(model.likelihood.observation_model.parameters())
@@ -103,6 +104,8 @@ def optimize(
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda i: min(1.0, (i + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * i / num_steps))
         )
+    elif schedule == "late":
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1.0, 2 * (1 - i / num_steps)))
     for _ in range(num_steps):
         optimizer.zero_grad()
         loss().backward()
@@ -110,29 +113,6 @@ def optimize(
         if scheduler is not None:
             scheduler.step()
     model.eval()
-
-
-@torch.no_grad()
-def start_from_principal_components(model: _AmortizedModel, y: Tensor) -> None:
-    r"""
-    The decoder and the noise of probabilistic PCA, the linear model without Gaussian processes, whose maximum of the
-    likelihood is known: with the eigenvalues :math:`e_i` and eigenvectors :math:`\mathbf u_i` of the covariance,
-
-    .. math::
-
-        \sigma^2 = \frac 1 {P - K} \sum_{i > K} e_i, \qquad \mathbf w_k = \sqrt{e_k - \sigma^2} \, \mathbf u_k
-
-    :param model: With a linear decoder and fewer latent functions than outputs.
-    :param y: Observations (`N x P`); rows with holes are left out.
-    """
-    complete = y[~y.isnan().any(-1)]  # (n, P)
-    decoder = model.likelihood.decoder
-    eigenvalues, eigenvectors = torch.linalg.eigh(complete.mT.cov())  # ascending
-    rest = len(eigenvalues) - decoder.in_features
-    noise = eigenvalues[:rest].mean()
-    decoder.weight.copy_(eigenvectors[:, rest:] * (eigenvalues[rest:] - noise).sqrt())  # (P, K)
-    decoder.bias.copy_(complete.mean(0))
-    model.likelihood.observation_model.noise = noise
 
 
 @torch.no_grad()
