@@ -2,9 +2,8 @@
 
 from importlib.util import find_spec
 
-_missing = [name for name in ("lightning", "pandas", "sklearn") if find_spec(name) is None]
-if _missing:
-    raise ImportError(f"Tables need {', '.join(_missing)}: pip install 'gpytorch-sgpvae[table]'")
+if any(find_spec(name) is None for name in ("lightning", "pandas", "sklearn")):
+    raise ImportError("Tables need pandas, scikit-learn and Lightning: pip install 'gpytorch-sgpvae[table]'")
 
 from .errors import TableError, TableWarning
 from .imputer import SGPVAEImputer

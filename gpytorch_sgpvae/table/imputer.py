@@ -145,7 +145,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
                 raise TableError(f"{name} must be at least 1, or None for a choice by the table's shape, got {value}.")
         reader = TableReader.fit(df, self.inputs, self.outputs, self.task, self.periodic or {}, self.families or {})
         table = reader.read(df)
-        tasks, ids = self._training_tasks(table)
+        tasks = self._training_tasks(table)
         x, y_all = (np.concatenate(parts) for parts in zip(*tasks, strict=True))
         num_different = len(np.unique(x, axis=0))
         longest = max(len(rows) for rows, _ in tasks)
@@ -183,9 +183,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         table = reader.read(df)
         holes = np.isnan(table.y)
         if not holes.any():
-            warnings.warn(
-                "The table has no holes in its outputs: it is returned as it came.", TableWarning, stacklevel=2
-            )
+            warnings.warn("The outputs have no holes: the table is returned as it came.", TableWarning, stacklevel=2)
         added = _added_names(reader.output_names) if intervals else []
         taken = [name for name in added if name in df.columns]
         if taken:
@@ -223,8 +221,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         unknown = places.keys[len(table.keys) :]
         if unknown:
             warnings.warn(
-                f"The context has no rows of the task{'s' if len(unknown) > 1 else ''} {listed(unknown[:5])}: nothing is "
-                "known of it but what tasks are like in general.",
+                f"The context has no rows of the task{'s' if len(unknown) > 1 else ''} {listed(unknown[:5])}: nothing "
+                "is known of it but what tasks are like in general.",
                 TableWarning,
                 stacklevel=2,
             )
@@ -380,16 +378,15 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             raise TableError("This SGPVAEImputer has not been fitted yet: call fit(table) first.")
         return self._reader
 
-    def _training_tasks(self, table: TaskTable) -> tuple[list[tuple[np.ndarray, np.ndarray]], list[Any]]:
+    def _training_tasks(self, table: TaskTable) -> list[tuple[np.ndarray, np.ndarray]]:
         """The rows of each task of which anything is known, where there are at least two."""
         known = ~np.isnan(table.y).all(1)
-        tasks, ids, short = [], [], []
+        tasks, short = [], []
         for key, rows in zip(table.keys, table.rows, strict=True):
             if len(rows) == 1:
                 short.append(key)
             elif known[rows].sum() > 1:
                 tasks.append((table.x[rows[known[rows]]], table.y[rows[known[rows]]]))
-                ids.append(key)
         if not tasks and len(short) == len(table.keys):
             raise TableError(
                 f"Every task has one row only: the column {self.task!r} tells all rows apart, and there is nothing to "
@@ -404,7 +401,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
                 TableWarning,
                 stacklevel=3,
             )
-        return tasks, ids
+        return tasks
 
     def _hold_out(self, targets: list[np.ndarray]) -> list[Tensor]:
         """Entries that training does not see, some of each output where there are ten (`N x P` for each task)."""
@@ -465,18 +462,18 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         """What :meth:`predict` returns, for some rows in the order in which they are asked for."""
         columns = self._reader.outputs.columns
         names = ("point", "std", "lower", "upper", "probability")
-        numbers = {name: np.full((len(places.x), len(columns)), np.nan) for name in names}
+        every = {name: np.full((len(places.x), len(columns)), np.nan) for name in names}
         for part, prediction in self._predictions(context, places, rows):
             found = {"point": _points(prediction)}
             if intervals:
                 found["probability"] = _probabilities(prediction, found["point"])
                 found["std"] = prediction.stddev
                 found["lower"], found["upper"] = prediction.quantile([0.5 - 0.5 * LEVEL, 0.5 + 0.5 * LEVEL])
-            for name, values in found.items():
-                numbers[name][part] = values.cpu().numpy()
+            for name, tensor in found.items():
+                every[name][part] = tensor.cpu().numpy()
         result: dict[str, Any] = {}
         for j, column in enumerate(columns):
-            values = {name: numbers[name][rows, j] for name in names}
+            values = {name: every[name][rows, j] for name in names}
             result[column.name] = column.decode(values["point"])
             if not intervals:
                 continue
@@ -500,7 +497,7 @@ def _fit_units(model: SGPVAE, reader: TableReader, targets: np.ndarray) -> None:
     parameter = next(model.parameters())
     network = model.strategy._variational_distribution.network
     network.fit(torch.as_tensor(targets, dtype=parameter.dtype, device=parameter.device))
-    affine = model.likelihood.decoder[-1]
+    affine: Any = model.likelihood.decoder[-1]  # type: ignore[index]
     for buffer, values in zip((affine.shift, affine.scale), reader.outputs.decoder_scale(targets), strict=True):
         buffer.copy_(torch.tensor(values, dtype=parameter.dtype))
 

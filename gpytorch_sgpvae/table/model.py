@@ -106,6 +106,10 @@ class StandardizedNetwork(InferenceNetwork):
     :param logarithms: Whether t is a logarithm, for each output (`P`).
     """
 
+    logarithms: Tensor
+    shift: Tensor
+    scale: Tensor
+
     def __init__(self, network: InferenceNetwork, logarithms: Sequence[bool]):
         super().__init__(network.num_outputs, network.num_latents)
         self.network = network
@@ -115,6 +119,8 @@ class StandardizedNetwork(InferenceNetwork):
 
     def fit(self, targets: Tensor) -> None:
         """
+        Take over mean and standard deviation of what there is.
+
         :param targets: NaN is missing (`N x P`).
         """
         values = self._transform(targets)
@@ -135,6 +141,9 @@ class Affine(torch.nn.Module):
 
     :param size: How many values.
     """
+
+    shift: Tensor
+    scale: Tensor
 
     def __init__(self, size: int):
         super().__init__()

@@ -56,8 +56,8 @@ def read_days(column: pd.Series) -> np.ndarray:
     bad = np.flatnonzero(dates.isna().to_numpy() & column.notna().to_numpy())
     if len(bad):
         raise TableError(
-            f"Column {column.name!r} holds dates, but {column.iloc[bad[0]]!r} in {name_rows(column, bad)} cannot be read "
-            "as one. Write dates as 2024-12-31, times as 2024-12-31 18:30."
+            f"Column {column.name!r} holds dates, but {column.iloc[bad[0]]!r} in {name_rows(column, bad)} cannot be "
+            "read as one. Write dates as 2024-12-31, times as 2024-12-31 18:30."
         )
     return ((dates - ORIGIN) / DAY).to_numpy(float, na_value=np.nan)
 

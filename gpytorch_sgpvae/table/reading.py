@@ -134,7 +134,7 @@ class TableReader:
             second = int(again[0])
             same = (places == places.iloc[second]).all(axis=1).to_numpy()
             raise TableError(
-                f"{name_row(frame, second).capitalize()} is at the same place as {name_row(frame, int(same.argmax()))}: "
+                f"{name_row(frame, second).capitalize()} is at the place of {name_row(frame, int(same.argmax()))} too: "
                 f"{', '.join(f'{name} = {places.iloc[second][name]}' for name in self._place)} "
                 f"({len(again)} such row{'s' if len(again) > 1 else ''}). Drop or average them, or name a column that "
                 "tells them apart as an input or as the task."

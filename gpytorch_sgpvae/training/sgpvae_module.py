@@ -48,9 +48,9 @@ class SGPVAEModule(LightningModule):
     (`skipped_steps`) and logged with the ids of the tasks that are to blame.
 
     It logs `train_elbo` (with the present factor of the KL divergence) and `val_elbo`, in nats per observed value; of
-    the entries that it hides from itself in validation `val_mae`, `val_nll` (of the Gaussian with the predicted moments;
-    of the predicted mixture where outputs are not Gaussian) and `val_coverage` (of the 95 % interval);
-    and `noise`, `lengthscale_min` and `lengthscale_max`, with the lengthscales of each kernel.
+    the entries that it hides from itself in validation `val_mae`, `val_nll` (of the Gaussian with the predicted
+    moments, or of the predicted mixture where outputs are not Gaussian) and `val_coverage` (of the 95 % interval); and
+    `noise`, `lengthscale_min` and `lengthscale_max`, with the lengthscales of each kernel.
 
     :param model: A ready-made model, or an approximate GP with an amortized strategy.
     :param likelihood: The likelihood, where the model does not bring one.
