@@ -147,7 +147,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         table = reader.read(df)
         tasks = self._training_tasks(table)
         x, y_all = (np.concatenate(parts) for parts in zip(*tasks, strict=True))
-        num_different = len(np.unique(x, axis=0))
+        num_different = len(np.unique(x.round(9), axis=0))  # a period's remainders differ in the last digits
         longest = max(len(rows) for rows, _ in tasks)
         num_inducing = min(self.num_inducing or (100 if longest <= 2000 else 200), num_different)
         num_latents = self.num_latents or min(8, len(self.outputs) // 2 + 1)
