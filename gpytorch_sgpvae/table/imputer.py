@@ -33,7 +33,7 @@ NUM_SAMPLES = 100
 ROWS_AT_A_TIME = 2000
 # Of the known entries, what fit holds out to see how well it does; in tasks of so many rows together, at most.
 HELD_OUT = 0.1
-MOST_ROWS_HELD_OUT = 20_000
+MOST_ROWS_HELD_OUT = 10_000
 # Joint draws take a Cholesky factor of as many rows as have holes.
 MOST_ROWS_JOINTLY = 3000
 LEVEL = 0.95

@@ -27,8 +27,8 @@ BETA = 0.3
 NUM_STEPS = 1500
 FEWEST_EPOCHS = 20
 # How often hidden entries are predicted, and how often in a row without getting better before it stops.
-NUM_VALIDATIONS = 30
-PATIENCE = 8
+NUM_VALIDATIONS = 15
+PATIENCE = 5
 # Samples of the latent functions with which the noise is calibrated, and how many entries its trained value counts for.
 CALIBRATION_SAMPLES = 20
 CALIBRATION_WEIGHT = 5.0
