@@ -9,11 +9,12 @@ p, for p strictly between 0 and 1, without gradients. Nothing here is validated;
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributions import Chi2, Distribution, constraints
+from torch.distributions import Chi2, Distribution, Normal, constraints
 
 
 class LogNormal(torch.distributions.LogNormal):
@@ -122,6 +123,62 @@ class StudentT(torch.distributions.StudentT):
         return self.loc + self.scale * 0.5 * (lower + upper)
 
 
+class CensoredNormal(Distribution):
+    r"""
+    A power of what a Gaussian has above zero, :math:`\max(z, 0)^q` with :math:`z \sim \mathcal N(\mu, \sigma^2)`.
+
+    :param loc: :math:`\mu`.
+    :param scale: :math:`\sigma`.
+    :param power: A whole number q.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own idiom)
+    support = constraints.nonnegative
+
+    def __init__(self, loc: Tensor, scale: Tensor, power: int = 1):
+        self.normal = Normal(loc, scale, validate_args=False)
+        self.power = power
+        super().__init__(self.normal.batch_shape, validate_args=False)
+
+    def expand(self, batch_shape: Sequence[int], _instance: CensoredNormal | None = None) -> CensoredNormal:
+        return CensoredNormal(self.normal.loc.expand(batch_shape), self.normal.scale.expand(batch_shape), self.power)
+
+    @property
+    def mean(self) -> Tensor:
+        return self._moment(self.power)
+
+    @property
+    def variance(self) -> Tensor:
+        return (self._moment(2 * self.power) - self.mean.square()).clamp_min(0.0)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.normal.sample(torch.Size(sample_shape)).clamp_min(0.0) ** self.power
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        positive = value > 0
+        # one where the density is not asked for: neither it nor its gradient is infinite there
+        y = torch.where(positive, value, 1.0)
+        density = self.normal.log_prob(y ** (1 / self.power)) + (1 / self.power - 1) * y.log() - math.log(self.power)
+        return torch.where(positive, density, torch.special.log_ndtr(-self.normal.loc / self.normal.scale))
+
+    def cdf(self, value: Tensor) -> Tensor:
+        return self.normal.cdf(value.clamp_min(0.0) ** (1 / self.power)) * (value >= 0)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        return self.normal.icdf(value).clamp_min(0.0) ** self.power
+
+    def _moment(self, order: int) -> Tensor:
+        # m_k = E[z^k; z > 0] = μ m_{k-1} + (k - 1) σ² m_{k-2}, by parts
+        loc, scale = self.normal.loc, self.normal.scale
+        z = loc / scale
+        density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+        before = torch.special.ndtr(z)
+        moment = loc * before + scale * density
+        for k in range(2, order + 1):
+            before, moment = moment, loc * moment + (k - 1) * scale.square() * before
+        return moment.clamp_min(0.0)  # far below zero its two parts cancel
+
+
 class ColumnwiseDistribution(Distribution):
     r"""
     Distributions of independent columns side by side, of batch shape `... x N x P`.
@@ -217,10 +274,18 @@ def regularized_beta(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
     return torch.where(swapped, 1 - result, result).to(dtype)
 
 
-def bisect(cdf: Callable[[Tensor], Tensor], p: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """Narrow bounds of the smallest value whose cdf is at least p, to the last bit."""
+def bisect(
+    cdf: Callable[[Tensor], Tensor], p: Tensor, lower: Tensor, upper: Tensor, whole: bool = False
+) -> tuple[Tensor, Tensor]:
+    """
+    Narrow bounds of the smallest value whose cdf is at least p, to the last bit.
+
+    :param whole: Whether it is a whole number: then the bounds need only tell it from the next.
+    """
     # each step gains one bit: as many as the mantissa holds
     for _ in range(_mantissa_bits(lower.dtype)):
+        if whole and not bool((upper - lower >= 1).any()):
+            break
         middle = 0.5 * (lower + upper)
         below = cdf(middle) < p
         lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
