@@ -128,7 +128,7 @@ class TestRun:
         assert [output["text"] for output in cell["outputs"]] == [["seen\n"]]
 
     def test_a_claim_that_does_not_hold_fails_and_leaves_the_notebook_as_it_was(self, tmp_path):
-        result, before, after = self.run(tmp_path, "print('FactorNet is best')", "assert 1 > 2, 'FactorNet is not best'")
+        result, before, after = self.run(tmp_path, "print('It is best')", "assert 1 > 2, 'FactorNet is not best'")
         assert result.returncode != 0
         assert "FAILED" in result.stdout
         assert "FactorNet is not best" in result.stderr
