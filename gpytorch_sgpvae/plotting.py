@@ -253,6 +253,7 @@ def plot_predicted_map(
     output: int = 0,
     label: str = "",
     context: Context | tuple[Tensor, Tensor] | None = None,
+    where: Tensor | None = None,
     axes: Sequence[Axes] | np.ndarray | None = None,
 ) -> np.ndarray:
     r"""
@@ -265,6 +266,7 @@ def plot_predicted_map(
     :param output: Which output.
     :param label: What it is called, with its unit.
     :param context: What was observed, in the units of the prediction, with inputs of the same two coordinates.
+    :param where: Which of the places to draw (`N` or `H x W`), such as those that are not in the sea; by default all.
     :param axes: Where to draw, two of them.
     :return: The axes of the mean and of the standard deviation.
 
@@ -279,8 +281,12 @@ def plot_predicted_map(
         ['predicted', 'standard deviation']
     """
     panels = _new_axes(2) if axes is None else _as_panels(axes, 2, "maps")
-    mean, stddev = (_of_task(part, None, "The prediction")[:, output] for part in (prediction.mean, prediction.stddev))
-    shown = [mean]
+    drawn = torch.ones(x.shape[:-1], dtype=torch.bool) if where is None else _plain(where)
+    mean, stddev = (
+        _of_task(part, None, "The prediction")[:, output].reshape(drawn.shape).where(drawn, torch.nan)
+        for part in (prediction.mean, prediction.stddev)
+    )
+    shown = [mean[drawn]]
     if context is not None:
         context = as_context(context)
         observed = context.observed[..., output]
@@ -288,8 +294,8 @@ def plot_predicted_map(
         shown.append(y)
     low, high = torch.aminmax(torch.cat(shown))
     limits: dict[str, Any] = {"vmin": low.item(), "vmax": high.item()}
-    plot_map(x, mean.view(x.shape[:-1]), label, panels[0], **limits)
-    plot_map(x, stddev.view(x.shape[:-1]), label, panels[1], cmap="cividis")
+    plot_map(x, mean, label, panels[0], **limits)
+    plot_map(x, stddev, label, panels[1], cmap="cividis")
     if context is not None:
         plot_map(at, y, axes=panels[0], colorbar=False, s=14, edgecolors="black", linewidths=0.5, **limits)
         panels[1].scatter(*at.mT.numpy(), s=4, color="black")

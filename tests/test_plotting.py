@@ -249,6 +249,11 @@ class TestPredictedMap:
         assert mean.get_clim()[1] == 100
         assert {layer.colorbar.ax.get_ylabel() for layer in (mean, stddev)} == {"zinc (ppm)"}
 
+    def test_cells_may_be_left_out(self, grid, prediction):
+        where = grid[:, 0].view(4, 3) > 0.5
+        for axes in plotting.plot_predicted_map(grid.view(4, 3, 2), prediction, where=where):
+            np.testing.assert_array_equal(axes.collections[0].get_array().mask, ~where)
+
     def test_places_without_a_grid_on_given_axes(self, grid, prediction):
         given = Figure().subplots(1, 2)
         maps = plotting.plot_predicted_map(grid, prediction, output=2, axes=given)
