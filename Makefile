@@ -5,7 +5,7 @@ BIN := .venv/bin
 # glibc keeps what is freed, instead of giving large blocks back to the system at every step (see benchmarks/README.md).
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296
 
-.PHONY: help demo test docs soak bench experiments lint format clean
+.PHONY: help demo test docs tutorials soak bench experiments lint format clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -13,12 +13,16 @@ help: ## Show this help
 demo: .venv/examples.installed ## Train on two bouncing balls, print a table, write two_balls.png
 	$(BIN)/python examples/two_balls.py --output two_balls.png
 
-test: .venv/test.installed .venv/datasets.installed .venv/examples.installed .venv/table.installed .venv/train.installed ## Run the tests
+test: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/tutorials.installed ## Run the tests
 	$(BIN)/python -m pytest
 
 docs: .venv/docs.installed ## Build the documentation in docs/_build/html; a warning is an error
 	$(BIN)/python -m sphinx --conf-dir docs --fresh-env --fail-on-warning --keep-going --quiet . docs/_build/html
 	@echo "Open docs/_build/html/index.html."
+
+NOTEBOOKS ?=
+tutorials: .venv/tutorials.installed ## Run the notebooks at full length and keep their outputs: make tutorials NOTEBOOKS="02 08"
+	$(BIN)/python tutorials/run.py $(NOTEBOOKS)
 
 soak: .venv/test.installed .venv/train.installed ## Kill real training processes at random times, see that nothing is lost
 	$(BIN)/python tests/soak.py --kills 24

@@ -196,12 +196,71 @@ class TestMap:
         assert len(axes.collections) == 1
         assert axes.get_legend() is None
 
-    @pytest.mark.parametrize(("x", "values"), [((N, 3), (N,)), ((N, 2), (N, P)), ((N, 2), (N - 1,))])
+    def test_a_grid_has_cells_around_its_places(self, dtype):
+        x = torch.cartesian_prod(torch.arange(4, dtype=dtype), 10 * torch.arange(3, dtype=dtype)).view(4, 3, 2)
+        values = torch.randn(4, 3, dtype=dtype)
+        values[1, 2] = torch.nan
+        axes = plotting.plot_map(x, values, label="nickel (ppm)", vmin=-2, cmap="cividis")
+        (cells,) = axes.collections
+        np.testing.assert_array_equal(cells.get_array().filled(np.nan), values)
+        np.testing.assert_array_equal(cells.get_coordinates()[0, 0], [-0.5, -5])
+        np.testing.assert_array_equal(cells.get_coordinates()[-1, -1], [3.5, 25])
+        assert (cells.get_clim()[0], cells.get_cmap().name) == (-2, "cividis")
+        assert cells.colorbar.ax.get_ylabel() == "nickel (ppm)"
+
+    def test_a_second_layer_needs_no_color_bar(self):
+        axes = plotting.plot_map(torch.rand(N, 2), torch.randn(N))
+        second = plotting.plot_map(torch.rand(N, 2), torch.randn(N), axes=axes, colorbar=False)
+        assert second is axes
+        assert [layer.colorbar is None for layer in axes.collections] == [False, True]
+
+    @pytest.mark.parametrize(
+        ("x", "values"), [((N, 3), (N,)), ((N, 2), (N, P)), ((N, 2), (N - 1,)), ((3, 4, 2), (N,)), ((2,), ())]
+    )
     def test_other_shapes_are_errors_that_name_both(self, x, values):
         with pytest.raises(ValueError, match=r"expected \(N, 2\) and \(N,\)") as error:
             plotting.plot_map(torch.rand(x), torch.rand(values))
         assert str(x) in str(error.value)
         assert str(values) in str(error.value)
+
+
+class TestPredictedMap:
+    @pytest.fixture
+    def grid(self, dtype):
+        return torch.cartesian_prod(torch.linspace(0, 1, 4, dtype=dtype), torch.linspace(0, 1, 3, dtype=dtype))
+
+    @pytest.fixture
+    def prediction(self, grid):
+        mean = torch.randn(len(grid), P, dtype=grid.dtype)
+        return Prediction.gaussian(mean.requires_grad_(), mean.exp())
+
+    def test_the_mean_and_the_standard_deviation_are_side_by_side(self, grid, prediction, y):
+        x = torch.rand(N, 2, dtype=grid.dtype)
+        y[5, 0] = 100.0
+        maps = plotting.plot_predicted_map(grid.view(4, 3, 2), prediction, 0, "zinc (ppm)", context=(x, y))
+        (mean, observed), (stddev, dots) = (axes.collections for axes in maps)
+        np.testing.assert_array_equal(mean.get_array().ravel(), prediction.mean[:, 0].detach())
+        np.testing.assert_allclose(stddev.get_array().ravel(), prediction.stddev[:, 0].detach(), rtol=1e-6)
+        for layer in (observed, dots):
+            np.testing.assert_array_equal(layer.get_offsets(), x[4:])
+        np.testing.assert_array_equal(observed.get_array(), y[4:, 0])
+        # the same color is the same value, observed or predicted
+        assert mean.get_clim() == observed.get_clim()
+        assert mean.get_clim()[1] == 100
+        assert {layer.colorbar.ax.get_ylabel() for layer in (mean, stddev)} == {"zinc (ppm)"}
+
+    def test_cells_may_be_left_out(self, grid, prediction):
+        where = grid[:, 0].view(4, 3) > 0.5
+        for axes in plotting.plot_predicted_map(grid.view(4, 3, 2), prediction, where=where):
+            np.testing.assert_array_equal(axes.collections[0].get_array().mask, ~where)
+
+    def test_places_without_a_grid_on_given_axes(self, grid, prediction):
+        given = Figure().subplots(1, 2)
+        maps = plotting.plot_predicted_map(grid, prediction, output=2, axes=given)
+        assert list(maps) == list(given)
+        np.testing.assert_array_equal(maps[0].collections[0].get_array(), prediction.mean[:, 2].detach())
+        with pytest.raises(ValueError, match="1 axes for 2 maps: give one for each"):
+            plotting.plot_predicted_map(grid, prediction, axes=given[:1])
 
 
 class TestCalibration:
