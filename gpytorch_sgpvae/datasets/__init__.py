@@ -1,5 +1,6 @@
 """
-Data with holes: generated videos, a generated table, and the files of the sparse GP-VAE's experiments (which need the extra `datasets`).
+Data with holes: generated videos, a generated table, and the files of the sparse GP-VAE's experiments (all but the
+videos need the extra `datasets`).
 
 The files come from the folder that the environment variable `SGPVAE_DATA` names, where it is set; else they are
 downloaded once, and checked.

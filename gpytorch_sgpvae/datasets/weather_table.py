@@ -44,8 +44,8 @@ def weather_table(num_stations: int = 40, num_weeks: int = 20, missing: float = 
         \text{lightning} &\sim \text{Poisson}(\exp(0.6 f_1 + 0.6 f_3)) \\
         \text{fog} &\sim \text{Bernoulli}(\text{logistic}(-1 - 2 f_2 + 2 f_3 - e))
 
-    Part of what is missing are stations that fail for three days with all they measure; the rest is gone entry by entry.
-    Needs the extra `datasets`.
+    Part of what is missing are stations that fail for three days with all they measure; the rest is gone entry by
+    entry. Needs the extra `datasets`.
 
     :param num_stations: Number of stations.
     :param num_weeks: Number of weeks, the tasks.
@@ -65,7 +65,8 @@ def weather_table(num_stations: int = 40, num_weeks: int = 20, missing: float = 
     pandas = require("pandas")
     random = np.random.RandomState(seed)
     lat, lon = random.uniform(45, 49, num_stations), random.uniform(6, 13, num_stations)
-    elev = np.round(1500 * random.beta(1, 3, num_stations) + 300 * np.clip(47 - lat, 0, None))  # mountains in the south
+    # mountains in the south
+    elev = np.round(1500 * random.beta(1, 3, num_stations) + 300 * np.clip(47 - lat, 0, None))
     stations = {
         "station": [f"S{i:02}" for i in range(1, num_stations + 1)],
         "lat": lat.round(3),
