@@ -84,9 +84,9 @@ def _with_windows(make: Callable[..., Any], problem: Problem, seed: int, quick: 
     stops when a tenth of the windows, of which a fifth of the entries is hidden for this, has not improved for ten
     epochs.
     """
-    import pypots
+    from pypots.utils.random import set_random_seed
 
-    pypots.utils.random.set_random_seed(seed)
+    set_random_seed(seed)
     columns = [*(name for name in problem.places if name in problem.inputs), *problem.outputs]
     scaler = StandardScaler().fit(problem.train[columns])
 
