@@ -1,5 +1,6 @@
 """
-Measure speed, memory and accuracy, beside the authors' package (where it is installed) and GPyTorch's own SVGP.
+Measure speed, memory and accuracy, beside the authors' package, PyPOTS (where they are installed), scikit-learn and
+GPyTorch's own SVGP.
 
     python -m benchmarks                               # everything; as `make bench` does
     python -m benchmarks shapes --shapes weather eeg   # one study, two shapes
@@ -25,15 +26,16 @@ RESULTS = Path(__file__).parent / "results"
 def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parse_arguments(arguments)
     torch.set_num_threads(parsed.threads)
+    # A quick run never writes over results.
+    folder = parsed.output or (Path(tempfile.mkdtemp(prefix="benchmarks-")) if parsed.quick else RESULTS)
     options = Options(
         shapes={key: SHAPES[key].shrunk() if parsed.quick else SHAPES[key] for key in parsed.shapes},
         repeats=parsed.repeats or (2 if parsed.quick else 11),
         threads=parsed.threads,
         quick=parsed.quick,
         gpu_tflops=parsed.gpu_tflops,
+        folder=folder,
     )
-    # A quick run never writes over results.
-    folder = parsed.output or (Path(tempfile.mkdtemp(prefix="benchmarks-")) if parsed.quick else RESULTS)
     for name in parsed.studies or STUDIES:
         print(STUDIES[name](options).write(name, folder, options), flush=True)
     print(f"The files are in {folder}.")

@@ -65,7 +65,7 @@ def gp_vae(problem: Problem, seed: int, quick: bool) -> Imputed:
     from pypots.imputation import GPVAE
 
     sizes: dict[str, Any] = {"latent_size": 37, "encoder_sizes": (128, 128), "decoder_sizes": (256, 256)}
-    return _with_windows(lambda **shared: GPVAE(**sizes, **shared), problem, seed, quick)[:, 0]
+    return _with_windows(lambda **shared: GPVAE(**sizes, **shared), problem, seed, quick)
 
 
 def _with_scaled_columns(imputer: Any, problem: Problem, num_draws: int) -> np.ndarray:
