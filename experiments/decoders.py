@@ -8,25 +8,6 @@ from torch import Tensor
 from gpytorch_sgpvae import MLP
 
 
-class LinearPlus(torch.nn.Module):
-    """
-    A linear decoder, and a small perceptron for what is not linear.
-
-    :param mlp: The perceptron.
-    """
-
-    def __init__(self, mlp: MLP):
-        super().__init__()
-        self.linear = torch.nn.Linear(mlp[0].in_features, mlp[-1].out_features)
-        self.mlp = mlp
-        with torch.no_grad():
-            mlp[-1].weight.mul_(0.1)
-            mlp[-1].bias.zero_()
-
-    def forward(self, f: Tensor) -> Tensor:
-        return self.linear(f) + self.mlp(f)
-
-
 class Layers(torch.nn.Module):
     r"""
     A decoder in which each latent function draws a layer of its own, and layers cover each other, as balls do:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, VAE, Context, Prediction
+from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, VAE, Context, LinearPlus, Prediction
 from gpytorch_sgpvae.datasets import load_eeg_recordings
 from gpytorch_sgpvae.kernels import ScaledRBFKernel
 from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
 from gpytorch_sgpvae.plotting import STYLES
 
 from . import baselines
-from .decoders import LinearPlus
 from .experiment import Experiment, Outcome
 from .runs import NAMES, Run, by_row, kept
 from .scores import SCORES, score

@@ -11,12 +11,11 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from gpytorch_sgpvae import MLP, SGPVAE, VAE, Context, Prediction, TaskELBO
+from gpytorch_sgpvae import MLP, SGPVAE, VAE, Context, LinearPlus, Prediction, TaskELBO
 from gpytorch_sgpvae.datasets import TaskData, load_amedas, load_japan_weather
 from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
 
 from . import baselines
-from .decoders import LinearPlus
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import score

@@ -2,7 +2,7 @@
 
 from .context import Context
 from .sites import GaussianSites
-from .mlp import MLP
+from .mlp import MLP, LinearPlus
 from .inference_networks import FactorNet, FreeFormSites, IndexNet, InferenceNetwork, PairNet, PointNet, ZeroImputation
 from .variational import (
     AmortizedVariationalDistribution,
@@ -20,6 +20,7 @@ from .likelihoods import (
     HeteroscedasticGaussianObservations,
     StudentTObservations,
     LogNormalObservations,
+    CensoredGaussianObservations,
     BernoulliObservations,
     CategoricalObservations,
     PoissonObservations,
@@ -42,6 +43,7 @@ __all__ = [
     "AmortizedVariationalStrategy",
     "BernoulliObservations",
     "CategoricalObservations",
+    "CensoredGaussianObservations",
     "Context",
     "DecoderLikelihood",
     "DenseAmortizedVariationalStrategy",
@@ -54,6 +56,7 @@ __all__ = [
     "IndexNet",
     "InducingSitesVariationalStrategy",
     "InferenceNetwork",
+    "LinearPlus",
     "LogNormalObservations",
     "MixedObservations",
     "NegativeBinomialObservations",

@@ -27,7 +27,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal
+from torch.distributions import Distribution, Normal, constraints
 
 from .likelihoods import Prediction
 from .likelihoods.observation_models.distributions import ColumnwiseDistribution
@@ -151,9 +151,11 @@ def _inside(components: Distribution, y: Tensor, level: float) -> Tensor:
     if isinstance(components, ColumnwiseDistribution):
         return torch.cat([_inside(part, columns, level) for part, columns in components.split(y)], dim=-1)
     # inf {z : F(z) >= p} <= y  where  F(y) >= p,  and  y <= inf {z : F(z) >= p}  where no smaller value has F >= p
-    below = cdf(components, y)
-    discrete = components.support is not None and components.support.is_discrete
-    inside = (below >= 0.5 - 0.5 * level) & ((cdf(components, y - 1) if discrete else below) < 0.5 + 0.5 * level)
+    below = before = cdf(components, y)
+    if components.support is not None and components.support is not constraints.real:
+        # a value that has a probability of its own: what comes just before it
+        before = cdf(components, y.nextafter(torch.full_like(y, -math.inf)))
+    inside = (below >= 0.5 - 0.5 * level) & (before < 0.5 + 0.5 * level)
     return torch.where(below.isnan(), torch.nan, inside.to(below.dtype))
 
 

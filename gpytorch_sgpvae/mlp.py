@@ -69,6 +69,38 @@ class MLP(torch.nn.Sequential):
         return self.get_submodule(str(len(self) - 1)).get_parameter("bias")
 
 
+class LinearPlus(torch.nn.Module):
+    r"""
+    A linear decoder, and a perceptron for what is not linear, which starts out small:
+
+    .. math::
+
+        \text{output} = W \mathbf f + \mathbf b + \mathrm{MLP}(\mathbf f)
+
+    Where the outputs are close to linear in the latent functions, as temperatures at one place are, it learns in fewer
+    steps than a perceptron alone.
+
+    :param mlp: The perceptron.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import MLP, LinearPlus
+        >>> LinearPlus(MLP(3, 5))(torch.randn(7, 10, 3)).shape
+        torch.Size([7, 10, 5])
+    """
+
+    def __init__(self, mlp: MLP):
+        super().__init__()
+        self.linear = torch.nn.Linear(mlp.in_size, mlp.out_size)
+        self.mlp = mlp
+        with torch.no_grad():
+            mlp.get_submodule(str(len(mlp) - 1)).get_parameter("weight").mul_(0.1)
+            mlp.output_bias.zero_()
+
+    def forward(self, f: Tensor) -> Tensor:
+        return self.linear(f) + self.mlp(f)
+
+
 class StackedMLP(torch.nn.Module):
     r"""
     P perceptrons of one shape with weights of their own, evaluated as batched matrix products:

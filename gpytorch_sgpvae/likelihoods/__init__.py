@@ -2,6 +2,7 @@ from .decoder_likelihood import DecoderLikelihood
 from .observation_models import (
     BernoulliObservations,
     CategoricalObservations,
+    CensoredGaussianObservations,
     GaussianObservations,
     HeteroscedasticGaussianObservations,
     LogNormalObservations,
@@ -16,6 +17,7 @@ from .prediction import Prediction
 __all__ = [
     "BernoulliObservations",
     "CategoricalObservations",
+    "CensoredGaussianObservations",
     "DecoderLikelihood",
     "GaussianObservations",
     "HeteroscedasticGaussianObservations",

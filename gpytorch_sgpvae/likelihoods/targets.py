@@ -86,6 +86,8 @@ def _describe(support: constraints.Constraint) -> str:
         return f"whole numbers from {support.lower_bound} to {support.upper_bound}"
     if isinstance(support, type(constraints.nonnegative_integer)):
         return f"whole numbers from {support.lower_bound}"
+    if support is constraints.nonnegative:  # of the same class as what follows
+        return "finite numbers from 0"
     if isinstance(support, type(constraints.positive)):
         return f"finite numbers greater than {support.lower_bound:g}"
     # any other may hold tensors as large as the prediction

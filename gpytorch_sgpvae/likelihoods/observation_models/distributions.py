@@ -9,11 +9,12 @@ p, for p strictly between 0 and 1, without gradients. Nothing here is validated;
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributions import Chi2, Distribution, constraints
+from torch.distributions import Chi2, Distribution, Normal, constraints
 
 
 class LogNormal(torch.distributions.LogNormal):
@@ -120,6 +121,63 @@ class StudentT(torch.distributions.StudentT):
         standard = StudentT(df, torch.zeros_like(df), torch.ones_like(df))
         lower, upper = bisect(standard.cdf, value, *_quantile_bounds(standard, value))
         return self.loc + self.scale * 0.5 * (lower + upper)
+
+
+class CensoredNormal(Distribution):
+    r"""
+    A power of what a Gaussian has above zero, :math:`\max(z, 0)^q` with :math:`z \sim \mathcal N(\mu, \sigma^2)`.
+
+    :param loc: :math:`\mu`.
+    :param scale: :math:`\sigma`.
+    :param power: A whole number q.
+    """
+
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012 (torch's own idiom)
+    support = constraints.nonnegative
+
+    def __init__(self, loc: Tensor, scale: Tensor, power: int = 1):
+        self.normal = Normal(loc, scale, validate_args=False)
+        self.power = power
+        super().__init__(self.normal.batch_shape, validate_args=False)
+
+    def expand(self, batch_shape: Sequence[int], _instance: CensoredNormal | None = None) -> CensoredNormal:
+        return CensoredNormal(self.normal.loc.expand(batch_shape), self.normal.scale.expand(batch_shape), self.power)
+
+    @property
+    def mean(self) -> Tensor:
+        return self._moment(self.power)
+
+    @property
+    def variance(self) -> Tensor:
+        return (self._moment(2 * self.power) - self.mean.square()).clamp_min(0.0)
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.normal.sample(torch.Size(sample_shape)).clamp_min(0.0) ** self.power
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        positive = value > 0
+        # one where the density is not asked for: neither it nor its gradient is infinite there
+        y = torch.where(positive, value, 1.0)
+        density = self.normal.log_prob(y ** (1 / self.power)) + (1 / self.power - 1) * y.log() - math.log(self.power)
+        return torch.where(positive, density, torch.special.log_ndtr(-self.normal.loc / self.normal.scale))
+
+    def cdf(self, value: Tensor) -> Tensor:
+        return self.normal.cdf(value.clamp_min(0.0) ** (1 / self.power)) * (value >= 0)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        return self.normal.icdf(value).clamp_min(0.0) ** self.power
+
+    def _moment(self, order: int) -> Tensor:
+        # m_k = E[z^k; z > 0] = μ m_{k-1} + (k - 1) σ² m_{k-2}, by parts
+        loc, scale = self.normal.loc, self.normal.scale
+        z = loc / scale
+        before, moment = (
+            torch.special.ndtr(z),
+            loc * torch.special.ndtr(z) + scale * torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi),
+        )
+        for k in range(2, order + 1):
+            before, moment = moment, loc * moment + (k - 1) * scale.square() * before
+        return moment
 
 
 class ColumnwiseDistribution(Distribution):

@@ -17,8 +17,8 @@ class LogNormalObservations(ObservationModel):
 
         \log y_{np} \sim \mathcal N \left( h_p(\mathbf f_n), \sigma_p^2 \right)
 
-    Zero is not among them: amounts that are often exactly zero, such as rain, are a flag
-    (:class:`~gpytorch_sgpvae.BernoulliObservations`) and, where the flag is 1, an amount that is missing elsewhere.
+    Zero is not among them: for amounts that are often exactly zero, such as rain, there is
+    :class:`~gpytorch_sgpvae.CensoredGaussianObservations`.
 
     :param num_outputs: Number of outputs P.
     :param noise_prior: Prior for the noise variance :math:`\sigma^2` of the logarithms.

@@ -22,6 +22,7 @@ from gpytorch_sgpvae import (
     MLP,
     BernoulliObservations,
     CategoricalObservations,
+    CensoredGaussianObservations,
     DecoderLikelihood,
     GaussianObservations,
     HeteroscedasticGaussianObservations,
@@ -43,6 +44,25 @@ class Scipy:
     def __init__(self, frozen):
         self.mean, self.variance, self.cdf, self.icdf = frozen.mean(), frozen.var(), frozen.cdf, frozen.ppf
         self.log_prob = frozen.logpdf if hasattr(frozen, "logpdf") else frozen.logpmf
+
+
+class Censored:
+    """By scipy's Gaussian, and its part above zero."""
+
+    def __init__(self, loc, scale):
+        self.normal = scipy.stats.norm(loc, scale)
+        above, positive = self.normal.sf(0.0), scipy.stats.truncnorm(-loc / scale, np.inf, loc, scale)
+        self.mean = above * positive.mean()
+        self.variance = above * (positive.var() + positive.mean() ** 2) - self.mean**2
+
+    def log_prob(self, y):
+        return np.where(y > 0, self.normal.logpdf(y), self.normal.logcdf(0.0))
+
+    def cdf(self, y):
+        return np.where(y >= 0, self.normal.cdf(y), 0.0)
+
+    def icdf(self, p):
+        return np.maximum(self.normal.ppf(p), 0)
 
 
 class Classes:
@@ -132,6 +152,14 @@ CASES = {
         torch.exp,
         (0.0, -1.0, torch.inf),
         "finite numbers greater than 0",
+        ("noise",),
+    ),
+    CensoredGaussianObservations: Case(
+        lambda p: CensoredGaussianObservations(p).initialize(noise=spread(p, 0.2, 0.7)),
+        lambda model, h: Censored(h, np.sqrt(array(model.noise))),
+        torch.relu,
+        (-1.0, torch.inf),
+        "finite numbers from 0",
         ("noise",),
     ),
     BernoulliObservations: Case(
