@@ -13,7 +13,9 @@ from sklearn.impute import IterativeImputer, KNNImputer
 from sklearn.preprocessing import StandardScaler
 
 from gpytorch_sgpvae import Prediction
+from gpytorch_sgpvae.table import SGPVAEImputer
 from gpytorch_sgpvae.table.baselines import fill_by_interpolation, fill_by_mean
+from gpytorch_sgpvae.table.predictive import predictive
 
 from .tables import Problem
 
@@ -26,6 +28,15 @@ PYPOTS = importlib.util.find_spec("pypots") is not None
 NUM_DRAWS = 20
 # Of the windows, to stop early on, and of their entries, to be predicted.
 VALIDATION_SHARE, VALIDATION_HIDDEN = 0.1, 0.2
+
+
+def ours(problem: Problem, seed: int, quick: bool) -> Imputed:
+    """With its defaults."""
+    imputer = SGPVAEImputer(
+        problem.inputs, problem.outputs, problem.task, max_epochs=1 if quick else None, seed=seed, progress=False
+    )
+    imputer.fit(problem.train)
+    return predictive(imputer, problem.test, context=problem.test)
 
 
 def column_means(problem: Problem, seed: int, quick: bool) -> Imputed:
@@ -106,7 +117,9 @@ def _with_windows(make: Callable[..., Any], problem: Problem, seed: int, quick: 
     return rows[:, -len(problem.outputs) :]
 
 
+OURS = "SGPVAEImputer"
 IMPUTERS: dict[str, Imputer] = {
+    OURS: ours,
     "column means": column_means,
     "linear interpolation": linear_interpolation,
     "IterativeImputer": iterative_imputer,
