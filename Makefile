@@ -16,7 +16,7 @@ demo: .venv/examples.installed ## Fill a table of weather with holes: demo/fille
 demo-balls: .venv/examples.installed ## Train on two bouncing balls, print a table, write two_balls.png
 	$(BIN)/python examples/two_balls.py --output two_balls.png
 
-test: .venv/test.installed .venv/datasets.installed .venv/examples.installed .venv/train.installed ## Run the tests
+test: .venv/test.installed .venv/datasets.installed .venv/examples.installed .venv/table.installed .venv/train.installed ## Run the tests
 	$(BIN)/python -m pytest
 
 docs: .venv/docs.installed ## Build the documentation in docs/_build/html; a warning is an error

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from ..context import Context
 from ..likelihoods import DecoderLikelihood
 from ..mlls import TaskELBO
 from ..models._amortized_model import _AmortizedModel, parts_of
@@ -47,8 +48,9 @@ class SGPVAEModule(LightningModule):
     (`skipped_steps`) and logged with the ids of the tasks that are to blame.
 
     It logs `train_elbo` (with the present factor of the KL divergence) and `val_elbo`, in nats per observed value; of
-    the entries that it hides from itself in validation `val_mae`, `val_nll` and `val_coverage` (of the 95 % interval);
-    and `noise`, `lengthscale_min` and `lengthscale_max`, with the lengthscales of each kernel.
+    the entries that it hides from itself in validation `val_mae`, `val_nll` (of the Gaussian with the predicted
+    moments, or of the predicted mixture where outputs are not Gaussian) and `val_coverage` (of the 95 % interval); and
+    `noise`, `lengthscale_min` and `lengthscale_max`, with the lengthscales of each kernel.
 
     :param model: A ready-made model, or an approximate GP with an amortized strategy.
     :param likelihood: The likelihood, where the model does not bring one.
@@ -131,7 +133,7 @@ class SGPVAEModule(LightningModule):
         context = batch.context
         gp, likelihood = self._parts
         draws = TaskDraws(batch.seeds, batch.lengths, context.num_points, like=context.x)
-        seen = context.hide(hide, base_samples=draws.uniform(context.num_outputs)) if hide else context
+        seen = self.hide(context, hide, draws) if hide else context
         num_samples = num_samples or gpytorch.settings.num_likelihood_samples.value()
         kwargs = {}
         if isinstance(likelihood, DecoderLikelihood):
@@ -144,6 +146,26 @@ class SGPVAEModule(LightningModule):
             gpytorch.settings.observation_nan_policy("fill"),
         ):
             return objective.of_context(context, seen, self.hparams.chunk_size, **kwargs)
+
+    def hide(self, context: Context, probability: float, draws: TaskDraws) -> Context:
+        """
+        What the network is shown of a batch in training: for a subclass that knows which holes it will meet.
+
+        :param context: The batch.
+        :param probability: The parameter `hide`.
+        :param draws: Random numbers of its tasks.
+        """
+        return context.hide(probability, base_samples=draws.uniform(context.num_outputs))
+
+    def hide_in_validation(self, batch: TaskBatch, draws: TaskDraws) -> Context:
+        """
+        What the model is shown of a batch in validation; it is judged by the rest.
+
+        :param batch: The batch.
+        :param draws: Random numbers of its tasks, the same in every epoch.
+        """
+        context = batch.context
+        return context.hide(self.hparams.validation_hide, base_samples=draws.uniform(context.num_outputs))
 
     def on_fit_start(self) -> None:
         # Also of a model that was evaluated before; GPyTorch's constraints even share a module among models.
@@ -283,7 +305,7 @@ class SGPVAEModule(LightningModule):
         elbo = torch.where(counts, self.elbo(batch, num_samples=samples), 0.0).sum()
         context = batch.context
         draws = TaskDraws(batch.seeds, batch.lengths, context.num_points, like=context.x)
-        seen = context.hide(self.hparams.validation_hide, base_samples=draws.uniform(context.num_outputs))
+        seen = self.hide_in_validation(batch, draws)
         gp, likelihood = self._parts
         prediction = predict_hidden(
             gp, likelihood, context.x, seen, draws.normal(samples, _num_functions(gp)), self.hparams.chunk_size

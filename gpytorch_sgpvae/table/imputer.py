@@ -1,0 +1,556 @@
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from linear_operator.utils.warnings import NumericalWarning
+from sklearn.base import BaseEstimator, TransformerMixin
+from torch import Tensor
+
+from .. import metrics
+from ..context import Context
+from ..likelihoods import Prediction
+from ..likelihoods.observation_models.distributions import Categorical, ColumnwiseDistribution
+from ..models import SGPVAE
+from ..training.seeds import derive_seed, seeded
+from .errors import TableError, TableWarning, listed
+from .families import OutputColumn
+from .learning import train
+from .model import find_centers, make_model
+from .reading import TableReader, TaskTable
+
+logger = logging.getLogger(__name__)
+
+# Samples of the latent functions in a prediction, and rows that are predicted at a time.
+NUM_SAMPLES = 100
+ROWS_AT_A_TIME = 2000
+# Of the known entries, what fit holds out to see how well it does; in tasks of so many rows together, at most.
+HELD_OUT = 0.1
+MOST_ROWS_HELD_OUT = 20_000
+# Joint draws take a Cholesky factor of as many rows as have holes.
+MOST_ROWS_JOINTLY = 3000
+LEVEL = 0.95
+
+
+class SGPVAEImputer(TransformerMixin, BaseEstimator):
+    r"""
+    Fills the holes of a table, with error bars, and predicts rows that it does not have. The rows of a task (a week, a
+    patient, a recording) are points :math:`\mathbf x` with outputs :math:`\mathbf y`, some of them missing; K Gaussian
+    processes over the inputs and a decoder explain all outputs together (:class:`~gpytorch_sgpvae.SGPVAE`), so that a
+    hole is filled from the same row and from rows nearby:
+
+    .. math::
+
+        p(y_{np} \mid \text{all known entries of the task})
+
+    Fitted once, it fills tables with tasks that it has never seen.
+
+    What is None is chosen from the table's shape: `num_latents` is half the number of outputs and one more, at most 8;
+    `num_inducing` is 100, or 200 where a task has more than 2000 rows, but no more than there are different inputs;
+    `batch_size` is as many tasks as have 1000 rows together, at most a tenth of them; `max_epochs` makes 1500 steps.
+    `fit` holds out a tenth of the known entries, trains on the rest, stops when these are predicted no better, and goes
+    back to where they were predicted best.
+
+    Inputs are standardized. Dates, also as text, are counted in days, from the start of each task where no two tasks
+    overlap in time (so that the weeks of a year share what is learnt about a week), otherwise from a fixed day.
+
+    The family of each output is guessed, and told in the log and by `families_`: `"real"`, `"positive"` (log-normal),
+    `"amount"` (often exactly zero, as rain is), `"count"`, `"flag"` (two values), `"category"` (labels).
+
+    :param inputs: Columns that say where a row is: numbers or dates, without holes.
+    :param outputs: Columns with holes.
+    :param task: Column with the same value in all rows of a task; None if the table is one task.
+    :param periodic: Periods of inputs, in the column's units, or in days for dates: `{"hour": 24}` gives a periodic
+        kernel on that input times the one on the others.
+    :param families: Families of outputs for which the guess is wrong.
+    :param network: `"factornet"`, `"indexnet"`, `"pointnet"` or `"zeroimputation"`.
+    :param num_latents: Number of latent functions K.
+    :param num_inducing: Number of inducing points M.
+    :param batch_size: Tasks in a training step.
+    :param max_epochs: Epochs of training at the most.
+    :param seed: Of everything random: the same table and seed give the same model and the same predictions.
+    :param device: By default the CPU.
+    :param dtype: Of the computations, `torch.float64` or `torch.float32`.
+    :param progress: Whether `fit` shows a progress bar.
+
+    :ivar families_: The family of each output.
+    :ivar history_: The scores of held-out entries in the course of training, a DataFrame.
+    :ivar model_: The :class:`~gpytorch_sgpvae.SGPVAE`.
+
+    Example:
+        >>> import numpy as np, pandas as pd
+        >>> from gpytorch_sgpvae.table import SGPVAEImputer
+        >>> day = np.tile(np.arange(14.0), 6)
+        >>> table = pd.DataFrame({"site": np.repeat(list("abcdef"), 14), "day": day, "warm": 9 + np.sin(day)})
+        >>> table["warmer"] = 2 * table["warm"] - 3
+        >>> table.loc[::5, "warmer"] = np.nan
+        >>> imputer = SGPVAEImputer(["day"], ["warm", "warmer"], task="site", max_epochs=2, progress=False)
+        >>> filled = imputer.fit(table).transform(table)
+        >>> int(table["warmer"].isna().sum()), int(filled["warmer"].isna().sum())
+        (17, 0)
+        >>> imputer.predict(pd.DataFrame({"site": ["a"], "day": [3.5]}), context=table).columns.tolist()[:4]
+        ['warm', 'warm_std', 'warm_lower', 'warm_upper']
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        task: str | None = None,
+        *,
+        periodic: Mapping[str, float] | None = None,
+        families: Mapping[str, str] | None = None,
+        network: str = "factornet",
+        num_latents: int | None = None,
+        num_inducing: int | None = None,
+        batch_size: int | None = None,
+        max_epochs: int | None = None,
+        seed: int = 0,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype = torch.float64,
+        progress: bool = True,
+    ):
+        self.inputs = inputs
+        self.outputs = outputs
+        self.task = task
+        self.periodic = periodic
+        self.families = families
+        self.network = network
+        self.num_latents = num_latents
+        self.num_inducing = num_inducing
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.seed = seed
+        self.device = device
+        self.dtype = dtype
+        self.progress = progress
+
+    def fit(self, df: pd.DataFrame, y: None = None) -> SGPVAEImputer:
+        """
+        Learn from a table with holes, or without any.
+
+        :param df: With all input and output columns, and that of the task.
+        :param y: Not used.
+        """
+        for name in ("num_latents", "num_inducing", "batch_size", "max_epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise TableError(f"{name} must be at least 1, or None for a choice by the table's shape, got {value}.")
+        reader = TableReader.fit(df, self.inputs, self.outputs, self.task, self.periodic or {}, self.families or {})
+        table = reader.read(df)
+        tasks = self._training_tasks(table)
+        x, y_all = (np.concatenate(parts) for parts in zip(*tasks, strict=True))
+        num_different = len(np.unique(x, axis=0))
+        longest = max(len(rows) for rows, _ in tasks)
+        num_inducing = min(self.num_inducing or (100 if longest <= 2000 else 200), num_different)
+        num_latents = self.num_latents or min(8, len(self.outputs) // 2 + 1)
+        batch_size = self.batch_size or max(1, min(1000 * len(tasks) // len(x), len(tasks) // 10))
+        with seeded(derive_seed("table", self.seed)):
+            centers = self._as_tensor(find_centers(x, num_inducing, self.seed))
+            periodic = [column.period is not None for column in reader.inputs]
+            model = make_model(reader.outputs, periodic, self.network, num_latents, centers)
+            _fit_units(model, reader, y_all)
+            logger.info("%s", _describe(reader.outputs.columns))
+            tensors = [(self._as_tensor(x), self._as_tensor(y)) for x, y in tasks]
+            held_out = self._hold_out([y for _, y in tasks])
+            history = train(model, tensors, held_out, batch_size, self.max_epochs, self.seed, self.progress)
+        self._reader = reader
+        self.model_ = model.eval()
+        self.history_ = pd.DataFrame(history)
+        return self
+
+    @property
+    def families_(self) -> dict[str, str]:
+        return {column.name: column.family for column in self._fitted_reader.outputs.columns}
+
+    def transform(self, df: pd.DataFrame, intervals: bool = False) -> pd.DataFrame:
+        """
+        The table with the holes of its outputs filled: everything else, the order of the rows and the index are as they
+        were.
+
+        :param df: With the columns of the table that was fitted; its tasks may be others.
+        :param intervals: Whether to add, for each output NAME, `NAME_std`, `NAME_lower` and `NAME_upper` (a 95 %
+            interval), empty where a value was known, and `NAME_filled`, whether it was not.
+        """
+        reader = self._fitted_reader
+        table = reader.read(df)
+        holes = np.isnan(table.y)
+        if not holes.any():
+            warnings.warn("The outputs have no holes: the table is returned as it came.", TableWarning, stacklevel=2)
+        added = _added_names(reader.output_names) if intervals else []
+        taken = [name for name in added if name in df.columns]
+        if taken:
+            raise TableError(f"The table already has columns {listed(taken)}, which are to be added: rename them.")
+        rows = np.flatnonzero(holes.any(1))
+        summary = self._summarize(table, table, rows, intervals)
+        result = df.copy()
+        for j, name in enumerate(reader.output_names):
+            where = np.flatnonzero(holes[:, j])
+            chosen = summary.loc[holes[rows, j]]
+            if len(where):
+                result[name] = _put(df[name], where, chosen[name].to_numpy())
+            if intervals:
+                for suffix in ("std", "lower", "upper"):
+                    values = chosen[f"{name}_{suffix}"]
+                    spread = pd.Series(np.nan, index=range(len(df)), dtype=values.dtype if len(values) else float)
+                    spread.iloc[where] = values.to_numpy()
+                    result[f"{name}_{suffix}"] = spread.array
+                result[f"{name}_filled"] = holes[:, j]
+        return result
+
+    def predict(self, df: pd.DataFrame, context: pd.DataFrame) -> pd.DataFrame:
+        """
+        Predict the outputs at new inputs, with the index of these: for each output NAME the columns `NAME` (the mean;
+        of a count rounded; of flags and categories the most probable label), `NAME_std`, `NAME_lower` and `NAME_upper`
+        (a 95 % interval). Of flags and categories `NAME_probability` is that of the label, and `NAME_std` is the
+        standard deviation of being right; categories have no order and so no interval.
+
+        :param df: With the input columns, and that of the task.
+        :param context: What is known of the tasks, as for :meth:`transform`.
+        """
+        reader = self._fitted_reader
+        table = reader.read(context)
+        places = reader.read_places(df, context, table)
+        unknown = places.keys[len(table.keys) :]
+        if unknown:
+            warnings.warn(
+                f"The context has no rows of the task{'s' if len(unknown) > 1 else ''} {listed(unknown[:5])}: nothing "
+                "is known of it but what tasks are like in general.",
+                TableWarning,
+                stacklevel=2,
+            )
+        return self._summarize(table, places, np.arange(len(df)), intervals=True).set_index(df.index)
+
+    def score(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> pd.DataFrame:
+        """
+        How well known entries are predicted when they are hidden, a row for each output: their number `n`; `rmse` and
+        `mae` of the mean (of flags, of the probability; of categories nothing); `nll`, minus the mean log density, in
+        nats; `crps`, the continuous ranked probability score; `coverage` of the 95 % interval; `accuracy` of the labels
+        of flags and categories. All are in the column's units.
+
+        :param df: As for :meth:`transform`.
+        :param fraction: Of the known entries, to be hidden.
+        :param seed: Of their choice.
+        """
+        reader = self._fitted_reader
+        masked, mask = self.hide(df, fraction, seed)
+        hidden = mask.to_numpy()
+        truth = reader.read(df).y
+        truth[~hidden] = np.nan
+        table = reader.read(masked)
+        rows = np.flatnonzero(hidden.any(1))
+        values = reader.outputs.values_of(self._as_tensor(truth))  # (N, P)
+        totals = torch.zeros(6, len(reader.output_names), dtype=torch.float64)
+        for numbers, prediction in self._predictions(table, table, rows):
+            y = values[numbers]
+            counts = (~y.isnan()).sum(0).cpu()  # (P,)
+            right = torch.where(y.isnan(), torch.nan, (_points(prediction) == y).to(y.dtype))
+            scores = torch.stack(
+                [
+                    (prediction.mean - y).square().nanmean(0),
+                    metrics.mae(prediction, y),
+                    metrics.nll(prediction, y, mixture=True),
+                    metrics.crps(prediction, y),
+                    metrics.coverage(prediction, y, LEVEL),
+                    right.nanmean(0),
+                ]
+            )
+            totals += torch.where(counts > 0, scores.cpu().double() * counts, 0.0)
+        columns = reader.outputs.columns
+        n = hidden.sum(0)
+        with np.errstate(invalid="ignore"):
+            names = ("rmse", "mae", "nll", "crps", "coverage", "accuracy")
+            result = pd.DataFrame((totals.numpy() / n).T, index=reader.output_names, columns=names)
+        result["rmse"] **= 0.5
+        families = np.array([column.family for column in columns])
+        result.loc[~np.isin(families, ["flag", "category"]), "accuracy"] = np.nan
+        result.loc[families == "category", ["rmse", "mae", "crps", "coverage"]] = np.nan
+        result.insert(0, "n", n)
+        result.insert(0, "family", families)
+        return result.rename_axis("output")
+
+    def sample(self, df: pd.DataFrame, n: int) -> list[pd.DataFrame]:
+        """
+        Draw n filled tables: each is one of the ways the missing values may have been, jointly over the rows of a task
+        (from their marginals, in tasks with more than 3000 rows with holes).
+
+        :param df: As for :meth:`transform`.
+        :param n: How many.
+        """
+        if n < 1:
+            raise TableError(f"The number of samples must be at least 1, got {n}.")
+        reader = self._fitted_reader
+        table = reader.read(df)
+        holes = np.isnan(table.y)
+        rows = np.flatnonzero(holes.any(1))
+        draws = np.full((n, *table.y.shape), np.nan)
+        for numbers, prediction in self._predictions(table, table, rows, one_by_one=True):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NumericalWarning)  # of jitter, which nearby rows need
+                values = prediction.sample(n, joint=len(numbers) <= MOST_ROWS_JOINTLY)
+            draws[:, numbers] = values.cpu().numpy()
+        result = []
+        for draw in draws:
+            filled = df.copy()
+            for j, column in enumerate(reader.outputs.columns):
+                where = np.flatnonzero(holes[:, j])
+                if len(where):
+                    filled[column.name] = _put(df[column.name], where, column.decode(draw[where, j]))
+            result.append(filled)
+        return result
+
+    def latents(self, df: pd.DataFrame) -> pd.DataFrame:
+        """
+        The latent functions at each row, given all that is known: `latent_0`, `latent_0_std`, `latent_1`, ....
+
+        :param df: As for :meth:`transform`.
+        """
+        table = self._fitted_reader.read(df)
+        num_latents = self.model_.model.variational_strategy.num_tasks
+        values = np.full((len(df), num_latents, 2), np.nan)
+        for numbers, prediction in self._predictions(table, table, np.arange(len(df))):
+            values[numbers, :, 0] = prediction.function_mean.cpu().numpy()
+            values[numbers, :, 1] = prediction.function_stddev.cpu().numpy()
+        names = [name for k in range(num_latents) for name in (f"latent_{k}", f"latent_{k}_std")]
+        return pd.DataFrame(values.reshape(len(df), -1), index=df.index, columns=names)
+
+    def hide(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """
+        Hide known entries of the outputs, to ask for them: the table with more holes, and where they are (True), with
+        a column for each output.
+
+        :param df: As for :meth:`transform`.
+        :param fraction: Of the known entries.
+        :param seed: Of their choice.
+        """
+        if not 0 < fraction < 1:
+            raise TableError(f"The fraction to hide must be between 0 and 1, got {fraction}.")
+        names = list(self.outputs)
+        known = df[names].notna().to_numpy()
+        chosen = known & (np.random.default_rng(seed).random(known.shape) < fraction)
+        for j in np.flatnonzero(~chosen.any(0) & known.any(0)):  # at least one entry of each output
+            chosen[np.flatnonzero(known[:, j])[seed % known[:, j].sum()], j] = True
+        mask = pd.DataFrame(chosen, index=df.index, columns=names)
+        masked = df.copy()
+        for name in names:
+            masked[name] = df[name].mask(mask[name])
+        return masked, mask
+
+    def save(self, path: str | Path) -> None:
+        """
+        Write the fitted model to a folder, JSON and tensors without any code: whole, or not at all.
+
+        :param path: Of the folder; a model that is there is replaced.
+        """
+        from .storage import save_imputer
+
+        save_imputer(self, Path(path))
+
+    @classmethod
+    def load(
+        cls, path: str | Path, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
+    ) -> SGPVAEImputer:
+        """
+        A model that was saved, here or on another machine.
+
+        :param path: Of the folder.
+        :param device: To compute on, by default the CPU.
+        :param dtype: To compute with, by default that of the fit.
+        """
+        from .storage import load_imputer
+
+        return load_imputer(cls, Path(path), device, dtype)
+
+    def __repr__(self, **kwargs: Any) -> str:
+        text = super().__repr__(**kwargs)
+        return f"{text}\n{_describe(self._reader.outputs.columns)}" if hasattr(self, "_reader") else text
+
+    @property
+    def _fitted_reader(self) -> TableReader:
+        if not hasattr(self, "_reader"):
+            raise TableError("This SGPVAEImputer has not been fitted yet: call fit(table) first.")
+        return self._reader
+
+    def _training_tasks(self, table: TaskTable) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The rows of each task of which anything is known, where there are at least two."""
+        known = ~np.isnan(table.y).all(1)
+        tasks, short = [], []
+        for key, rows in zip(table.keys, table.rows, strict=True):
+            if len(rows) == 1:
+                short.append(key)
+            elif known[rows].sum() > 1:
+                tasks.append((table.x[rows[known[rows]]], table.y[rows[known[rows]]]))
+        if not tasks and len(short) == len(table.keys):
+            raise TableError(
+                f"Every task has one row only: the column {self.task!r} tells all rows apart, and there is nothing to "
+                "learn from row to row. Choose a task column that rows share, such as the week or the patient, or none."
+            )
+        if not tasks:
+            raise TableError("No task has two rows with known outputs: there is nothing to learn from.")
+        if short:
+            warnings.warn(
+                f"{len(short)} task{'s have' if len(short) > 1 else ' has'} one row only and nothing to learn from: "
+                f"{listed(short[:5])}. It is left out of the training.",
+                TableWarning,
+                stacklevel=3,
+            )
+        return tasks
+
+    def _hold_out(self, targets: list[np.ndarray]) -> list[Tensor]:
+        """Entries that training does not see, some of each output where there are ten (`N x P` for each task)."""
+        random = np.random.default_rng(self.seed)
+        masks = [np.zeros(y.shape, dtype=bool) for y in targets]
+        order, rows = random.permutation(len(targets)), 0
+        for i in order:
+            masks[i] = ~np.isnan(targets[i]) & (random.random(targets[i].shape) < HELD_OUT)
+            rows += len(masks[i])
+            if rows >= MOST_ROWS_HELD_OUT:
+                break
+        if not any(mask.any() for mask in masks):
+            first = int(order[0])
+            masks[first].ravel()[np.flatnonzero(~np.isnan(targets[first]))[0]] = True
+        return [torch.tensor(mask) for mask in masks]
+
+    def _predictions(
+        self, context: TaskTable, places: TaskTable, rows: np.ndarray, one_by_one: bool = False
+    ) -> Iterator[tuple[np.ndarray, Prediction]]:
+        """
+        Some rows at a time with their prediction, in the columns' units (`n x P`).
+
+        :param context: What is known.
+        :param places: Where to predict.
+        :param rows: Which of these rows.
+        :param one_by_one: Whether each task is to be predicted at once.
+        """
+        wanted = np.zeros(len(places.x), dtype=bool)
+        wanted[rows] = True
+        model, nothing = self.model_, np.zeros(0, dtype=int)
+        likelihood = self._reader.outputs.in_units(model.likelihood)
+        with torch.no_grad(), seeded(derive_seed("predict", self.seed)):
+            for number, task_rows in enumerate(places.rows):
+                asked = task_rows[wanted[task_rows]]
+                if not len(asked):
+                    continue
+                known = context.rows[number] if number < len(context.rows) else nothing
+                seen = Context(self._as_tensor(context.x[known]), self._as_tensor(context.y[known]))
+                posterior = model.condition(seen, ROWS_AT_A_TIME)
+                size = len(asked) if one_by_one else ROWS_AT_A_TIME
+                for start in range(0, len(asked), size):
+                    part = asked[start : start + size]
+                    x = self._as_tensor(places.x[part])
+                    mean, variance = posterior.marginals(x, ROWS_AT_A_TIME)  # (n, K)
+                    yield (
+                        part,
+                        Prediction(
+                            likelihood,
+                            mean,
+                            variance.sqrt(),
+                            NUM_SAMPLES,
+                            chunk_size=ROWS_AT_A_TIME if one_by_one else None,
+                            function_dist=partial(posterior, x),
+                        ),
+                    )
+
+    def _summarize(self, context: TaskTable, places: TaskTable, rows: np.ndarray, intervals: bool) -> pd.DataFrame:
+        """What :meth:`predict` returns, for some rows in the order in which they are asked for."""
+        columns = self._reader.outputs.columns
+        names = ("point", "std", "lower", "upper", "probability")
+        every = {name: np.full((len(places.x), len(columns)), np.nan) for name in names}
+        for part, prediction in self._predictions(context, places, rows):
+            found = {"point": _points(prediction)}
+            if intervals:
+                found["probability"] = _probabilities(prediction, found["point"])
+                found["std"] = prediction.stddev
+                found["lower"], found["upper"] = prediction.quantile([0.5 - 0.5 * LEVEL, 0.5 + 0.5 * LEVEL])
+            for name, tensor in found.items():
+                every[name][part] = tensor.cpu().numpy()
+        result: dict[str, Any] = {}
+        for j, column in enumerate(columns):
+            values = {name: every[name][rows, j] for name in names}
+            result[column.name] = column.decode(values["point"])
+            if not intervals:
+                continue
+            if column.levels:
+                values["std"] = np.sqrt(values["probability"] * (1 - values["probability"]))
+            result[f"{column.name}_std"] = values["std"]
+            for name in ("lower", "upper"):
+                ordered = column.family != "category"
+                result[f"{column.name}_{name}"] = column.decode(values[name]) if ordered else np.full(len(rows), np.nan)
+            if column.levels:
+                result[f"{column.name}_probability"] = values["probability"]
+        return pd.DataFrame(result, index=rows)
+
+    def _as_tensor(self, values: np.ndarray) -> Tensor:
+        dtype = getattr(torch, self.dtype) if isinstance(self.dtype, str) else self.dtype
+        return torch.as_tensor(values, dtype=dtype, device=self.device or "cpu")
+
+
+def _fit_units(model: SGPVAE, reader: TableReader, targets: np.ndarray) -> None:
+    """What is known of the outputs before any training: buffers of the network and of the decoder."""
+    parameter = next(model.parameters())
+    network = model.strategy._variational_distribution.network
+    network.fit(torch.as_tensor(targets, dtype=parameter.dtype, device=parameter.device))
+    affine: Any = model.likelihood.decoder[-1]  # type: ignore[index]
+    for buffer, values in zip((affine.shift, affine.scale), reader.outputs.decoder_scale(targets), strict=True):
+        buffer.copy_(torch.tensor(values, dtype=parameter.dtype))
+
+
+def _points(prediction: Prediction) -> Tensor:
+    """The mean, or where values are labels the number of the most probable one (`n x P`)."""
+    means = []
+    for part, column in _parts(prediction):
+        if isinstance(part, Categorical):
+            column = part.probs.mean(0).argmax(-1).to(column.dtype)
+        elif isinstance(part, torch.distributions.Bernoulli):
+            column = (column > 0.5).to(column.dtype)
+        means.append(column)
+    return torch.cat(means, -1)
+
+
+def _probabilities(prediction: Prediction, points: Tensor) -> Tensor:
+    """Of the labels (`n x P`), NaN where values are none."""
+    result = torch.full_like(points, torch.nan)
+    first = 0
+    for part, column in _parts(prediction):
+        last = first + column.shape[-1]
+        if isinstance(part, (Categorical, torch.distributions.Bernoulli)):
+            result[:, first:last] = part.log_prob(points[:, first:last]).exp().mean(0)
+        first = last
+    return result
+
+
+def _parts(prediction: Prediction) -> list[tuple[torch.distributions.Distribution, Tensor]]:
+    """The components of each kind (`S x n x P_g`), with their columns of the mean."""
+    components = prediction.components
+    if isinstance(components, ColumnwiseDistribution):
+        return components.split(prediction.mean)
+    return [(components, prediction.mean)]
+
+
+def _put(column: pd.Series, where: np.ndarray, values: np.ndarray) -> pd.Series:
+    """The column with values at some positions, of the type that it had."""
+    filled = column.copy()
+    if pd.api.types.is_integer_dtype(column.dtype):
+        values = np.round(values.astype(float)).astype(int)
+    elif pd.api.types.is_float_dtype(column.dtype):
+        values = values.astype(float)
+    filled.iloc[where] = pd.array(list(values), dtype=column.dtype)
+    return filled
+
+
+def _added_names(outputs: Sequence[str]) -> list[str]:
+    return [f"{name}_{suffix}" for name in outputs for suffix in ("std", "lower", "upper", "filled")]
+
+
+def _describe(columns: Sequence[OutputColumn]) -> str:
+    return "Outputs: " + ", ".join(
+        f"{column.name} ({column.family}{': ' + listed(column.levels[:5]) if column.levels else ''})"
+        for column in columns
+    )
