@@ -1,4 +1,4 @@
-"""What fills the holes of a table: `gpytorch_sgpvae.table.SGPVAEImputer` and its peers, each as a function of a problem."""
+"""What fills the holes of a table: :class:`SGPVAEImputer` and its peers, each as a function of a problem."""
 
 from __future__ import annotations
 

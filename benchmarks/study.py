@@ -121,7 +121,16 @@ class Report:
 
 def environment(options: Options) -> dict[str, Any]:
     versions = {"python": platform.python_version()}
-    for package in ("torch", "gpytorch", "linear_operator", "lightning", "gpytorch_sgpvae", "sgpvae", "scikit-learn", "pypots"):
+    for package in (
+        "torch",
+        "gpytorch",
+        "linear_operator",
+        "lightning",
+        "gpytorch_sgpvae",
+        "sgpvae",
+        "scikit-learn",
+        "pypots",
+    ):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -66,7 +66,7 @@ def small_weather(hide: str, seed: int) -> Problem:
 
 
 def eeg(hide: str, seed: int) -> Problem:
-    """The EEG recordings: learn from 30 with failing electrodes, fill 25 others. What is hidden is the data set's own."""
+    """The EEG recordings: learn from 30 with failing electrodes, fill 25 others; what fails is the data set's own."""
     data = load_eeg_recordings(seed=seed)
     outputs = list(data.outputs)
 

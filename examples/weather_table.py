@@ -1,5 +1,5 @@
 """
-A generated table of weather with holes, filled by the `sgpvae` command: scores, a report and a picture of what was filled.
+A generated table of weather with holes, filled by the `sgpvae` command: scores, a report and a map of what was filled.
 
     python examples/weather_table.py --output demo
 """

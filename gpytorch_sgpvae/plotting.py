@@ -230,7 +230,11 @@ def plot_map(x: Tensor, values: Tensor, label: str | None = None, axes: Axes | N
 
 
 def plot_calibration(
-    prediction: Prediction, y: Tensor, names: Sequence[str] | None = None, axes: Axes | None = None
+    prediction: Prediction,
+    y: Tensor,
+    names: Sequence[str] | None = None,
+    axes: Axes | None = None,
+    outputs: Sequence[int] | None = None,
 ) -> Axes:
     r"""
     How many of the values lie in the central interval of a given probability, over that probability: on the diagonal
@@ -239,8 +243,9 @@ def plot_calibration(
 
     :param prediction: The prediction.
     :param y: The values (`*T x N x P`, or `*T x N` for one output); NaN is not counted.
-    :param names: What the P outputs are called.
+    :param names: What all the P outputs are called.
     :param axes: Where to draw.
+    :param outputs: Which outputs to draw and to count; by default all.
 
     Example:
         >>> import torch
@@ -254,11 +259,14 @@ def plot_calibration(
     """
     axes = _new_axes(1)[0] if axes is None else axes
     mean = prediction.mean
-    num_outputs = mean.shape[-1]
-    labels = _output_names(names, num_outputs)
-    fractions = torch.stack([coverage(prediction, y, level) for level in LEVELS])  # (L, P), NaN without values
+    columns = list(range(mean.shape[-1])) if outputs is None else list(outputs)
+    num_outputs = len(columns)
+    labels = [_output_names(names, mean.shape[-1])[column] for column in columns]
+    fractions = torch.stack([coverage(prediction, y, level) for level in LEVELS])[
+        :, columns
+    ]  # (L, P), NaN without values
     observed = fill_missing(as_rows(y, torch.Size([1, *mean.shape])))[1].expand_as(mean)
-    counts = observed.flatten(0, -2).sum(0)  # (P,)
+    counts = observed.flatten(0, -2).sum(0)[columns]  # (P,)
     axes.plot([0, 1], [0, 1], color="gray", linewidth=1, linestyle="--", label="calibrated")
     if num_outputs > len(STYLES):
         for p in range(num_outputs):
@@ -287,7 +295,7 @@ def plot_missingness(
 
     :param y: (`N x P`); NaN is a missing entry.
     :param names: What the P outputs are called.
-    :param task_sizes: Numbers of rows of the tasks, where these follow each other: their borders are drawn, of up to 60.
+    :param task_sizes: Numbers of rows of the tasks, where these follow each other: of up to 60, borders are drawn.
     :param axes: Where to draw.
 
     Example:
@@ -314,7 +322,10 @@ def plot_missingness(
         axes.axhline(p - 0.5, color="white", linewidth=2)
     shares = gone.mean(0).tolist()
     every = -(-num_outputs // MAX_LABELS)
-    texts = [f"{label} {share:.0%}".replace("%", " %") if share else label for label, share in zip(labels, shares, strict=True)]
+    texts = [
+        f"{label} {share:.0%}".replace("%", " %") if share else label
+        for label, share in zip(labels, shares, strict=True)
+    ]
     axes.set_yticks(range(0, num_outputs, every), texts[::every])
     axes.set_xlabel("row")
     return axes

@@ -90,8 +90,8 @@ def report(outcomes: dict[Run, dict[str, Any]]) -> Report:
     seeds = sorted({len(results) for results in rows.values()})
     return Report(
         title="Filling the holes of tables",
-        text=f"""Hidden entries of tables, and what imputers say of them: means over {" or ".join(map(str, seeds))} seeds.
-RMSE and CRPS of all outputs are in units of the outputs' standard deviations, of single ones in their own units; the
+        text=f"""Hidden entries of tables, and what imputers say of them: means over {" or ".join(map(str, seeds))}
+seeds. RMSE and CRPS of all outputs are in units of the outputs' standard deviations, of single ones in their own units; the
 CRPS of a method without a distribution is its mean absolute error. Coverage is the share of hidden values inside the
 central 95 % interval. {"" if PYPOTS else HOW_TO_GET_IT}""",
         tables=tables,
@@ -101,15 +101,16 @@ central 95 % interval. {"" if PYPOTS else HOW_TO_GET_IT}""",
     )
 
 
-NOTES = f"""- *AMeDAS* is the table of 155 observatories, 20 weeks of days and four outputs. Entries are hidden at random, or in
-  blocks: {BLOCK} days of a station with all that it measures, 30 % of the time. Every imputer gets the same table and fills
-  it. *EEG*: imputers learn from 30 recordings of 64 electrodes, half of it gone in windows of 16 samples, and fill 25 others.
+NOTES = f"""- *AMeDAS* is the table of 155 observatories, 20 weeks of days and four outputs. Entries are hidden at random,
+  or in blocks: {BLOCK} days of a station with all that it measures, 30 % of the time. Every imputer gets the same table and
+  fills it. *EEG*: imputers learn from 30 recordings of 64 electrodes, half of which is gone in windows of 16 samples, and
+  fill 25 others.
 - *{OURS}* has its defaults: a task is a week, or a recording.
 - *Linear interpolation* runs along the whole series of a station, past the ends of weeks.
-- *IterativeImputer* and *KNNImputer* (scikit-learn's, the latter weighted by distance) see a row for each station and day
-  with standardized inputs, date and outputs. The former draws from its posterior.
-- *PyPOTS* takes windows on a regular grid: 28 days of a station (a whole recording) are a sample, with the outputs and the
-  station's place as features. Sizes are those of its introduction; it stops when a tenth of the windows, kept for
+- *IterativeImputer* and *KNNImputer* (scikit-learn's, the latter weighted by distance) see a row for each station and
+  day with standardized inputs, date and outputs. The former draws from its posterior.
+- *PyPOTS* takes windows on a regular grid: 28 days of a station (a whole recording) are a sample, with the outputs and
+  the station's place as features. Sizes are those of its introduction; it stops when a tenth of the windows, kept for
   validation, has not improved for ten epochs, of at most 100. Its GP-VAE offers samples that are all the same."""
 
 

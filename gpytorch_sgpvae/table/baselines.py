@@ -7,18 +7,20 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from .numbers import is_date, read_days, read_numbers
+
 # What an input that is a time is called, if it is no date.
 TIMES = {"t", "time", "date", "datetime", "timestamp", "second", "minute", "hour", "day", "week", "month", "year"}
 
 
 def time_column(frame: pd.DataFrame, inputs: Sequence[str]) -> str:
     """
-    The input that series run along: the first date among them, else the first that is named after a time, else the last.
+    The input that series run along: the first date among them, else the first named after a time, else the last.
 
     :param frame: The table.
     :param inputs: Names of its inputs.
     """
-    dates = [name for name in inputs if pd.api.types.is_datetime64_any_dtype(frame[name])]
+    dates = [name for name in inputs if is_date(frame[name])]
     times = [name for name in inputs if name.lower() in TIMES]
     return [*dates, *times, *reversed(inputs)][0]
 
@@ -113,7 +115,7 @@ def fill_by_last_value(
 def _series(frame: pd.DataFrame, inputs: Sequence[str], task: str | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Of each series its rows and its times, in the order of time."""
     when = frame[time_column(frame, inputs)]
-    times = when.astype("int64" if pd.api.types.is_datetime64_any_dtype(when) else float).to_numpy(float)
+    times = read_days(when) if is_date(when) else read_numbers(when)
     together = series_columns(frame, inputs, task)
     groups = frame.groupby(together, sort=False).indices.values() if together else [np.arange(len(frame))]
     for rows in groups:

@@ -100,5 +100,6 @@ def render(title: str, lead: str, sections: Sequence[Section], footer: str) -> s
 
 
 def _shortened(picture: bytes) -> bytes:
-    """Without the digits that no screen shows."""
-    return re.sub(rb"(\d+\.\d{2})\d+", rb"\1", picture)
+    """Paths without the digits that no screen shows."""
+    digits = re.compile(rb"(\.\d\d)\d+")
+    return re.sub(rb' d="[^"]*"', lambda path: digits.sub(rb"\1", path[0]), picture)

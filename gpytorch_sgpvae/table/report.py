@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from ..files import replacing
 from ..likelihoods import Prediction
 from .baselines import fill_by_interpolation, fill_by_last_value, fill_by_mean, series_columns, time_column
 from .imputer import SGPVAEImputer
-from .numbers import is_date, read_days, read_numbers
+from .numbers import is_date, read_numbers
 from .page import COLUMN, PAGE, STYLE, Cell, Grid, Picture, Section, render
 from .predictive import predictive
 
@@ -80,8 +79,10 @@ def write_report(
             *([_maps(case)] if case.drawn and case.coordinates else []),
             _training(case),
         ]
-    rows = f"{len(frame):,} rows"
-    lead = f"{rows} of {_names(case.outputs)}, and what the model makes of the {case.num_holes:,} entries that are missing."
+    lead = (
+        f"{len(frame):,} rows of {_names(case.outputs)}, and what the model makes of the {case.num_holes:,} entries "
+        "that are missing."
+    )
     footer = f"Made by gpytorch_sgpvae {__version__}, a sparse Gaussian process variational autoencoder."
     page = render(title, lead, [section for section in sections if section is not None], footer)
     with replacing(Path(path)) as file:
@@ -213,7 +214,8 @@ def _missingness(case: _Case) -> Section:
     everything = np.logical_and.reduce(list(gone.values()))
     most = max(gone, key=lambda name: gone[name].mean())
     text = f"Rows from left to right{'' if case.task is None else f', task ({case.task}) by task'}. Black is missing."
-    alt = f"Stripes where entries are missing, a band for each output; most of all in {most}, {_percent(gone[most].mean())}."
+    share = _percent(gone[most].mean())
+    alt = f"Stripes where entries are missing, a band for each output; most of all in {most}, {share}."
     return Section(
         "missingness",
         "What is missing",
@@ -272,11 +274,15 @@ def _scores(case: _Case) -> Section:
         "scores",
         "How well hidden entries are predicted",
         text=[
-            f"{_percent(FRACTION)} of the known entries, {int(case.hidden.sum()):,}, were hidden and predicted from the "
-            f"rest. The model has the lowest error in {wins} of {len(compared)} outputs."
+            f"{_percent(FRACTION)} of the known entries, {int(case.hidden.sum()):,}, were hidden and predicted from "
+            f"the rest. The model has the lowest error in {wins} of {len(compared)} outputs."
         ],
         tables=[
-            *([Grid("RMSE of hidden entries, the lowest is marked", ["output", *errors], compared)] if compared else []),
+            *(
+                [Grid("RMSE of hidden entries, the lowest is marked", ["output", *errors], compared)]
+                if compared
+                else []
+            ),
             Grid(f"All scores of the {MODEL}", ["output", "hidden", *map(_label, names)], _cells(of_model)),
         ],
         notes=notes,
@@ -288,11 +294,8 @@ def _calibration(case: _Case) -> Section:
     names = [case.outputs[p] for p in columns]
     rows = case.hidden.any(-1)
     part = _of_rows(case.prediction, rows)
-    # All outputs are scored, and those without an order or a density are left out.
-    truth = torch.full_like(case.truth[rows], torch.nan)
-    truth[:, columns] = case.truth[rows][:, columns]
     figure = Figure(figsize=(COLUMN, COLUMN), layout="constrained")
-    axes = plotting.plot_calibration(part, truth, outputs=columns, names=case.outputs, axes=figure.add_subplot())
+    axes = plotting.plot_calibration(part, case.truth[rows], case.outputs, figure.add_subplot(), columns)
     inside = axes.get_lines()[-1].get_ydata()[-1]
     return Section(
         "calibration",
@@ -301,7 +304,7 @@ def _calibration(case: _Case) -> Section:
         pictures=[
             Picture.of(
                 figure,
-                f"Share of hidden values in central intervals over the intervals' probability; {_percent(inside)} at 95 %.",
+                f"Share of hidden values in central intervals, over their probability; {_percent(inside)} at 95 %.",
                 "On the diagonal intervals hold what they promise; below it they are too narrow, above it too wide.",
             )
         ],
@@ -334,7 +337,9 @@ def _examples(case: _Case) -> Section:
     rows = case.examples[0]
     grid = _grid(case, case.frame.iloc[rows])
     figure = Figure(figsize=(COLUMN, 3.0), layout="constrained")
-    axes = plotting.plot_latents(case.positions(grid), predictive(case.imputer, grid, case.seen), axes=figure.add_subplot())
+    axes = plotting.plot_latents(
+        case.positions(grid), predictive(case.imputer, grid, case.seen), axes=figure.add_subplot()
+    )
     _label_time(case, axes)
     label = _series_label(case, case.frame.iloc[rows])
     latents = Picture.of(
@@ -355,13 +360,15 @@ def _maps(case: _Case) -> Section:
     together = [*([] if case.task is None else [case.task])]
     if case.time not in case.coordinates:
         together.append(case.time)
-    groups = list(case.frame.groupby(together, sort=False).indices.values()) if together else [np.arange(len(case.frame))]
+    groups = (
+        list(case.frame.groupby(together, sort=False).indices.values()) if together else [np.arange(len(case.frame))]
+    )
     p = case.drawn[0]
     name = case.outputs[p]
     # as many places as possible, and of these the most holes
     rows = max(groups, key=lambda rows: (len(rows), int(case.known[rows, p].isnan().sum())))
     part = case.frame.iloc[rows]
-    places = torch.tensor(part[list(case.coordinates)].to_numpy(float))
+    places = torch.stack([torch.tensor(read_numbers(part[name])) for name in case.coordinates], dim=-1)
     of_rows = _of_rows(case.prediction, torch.tensor(rows))
     known = case.known[rows, p]
     filled = torch.where(known.isnan(), of_rows.mean[:, p].to(known), known)
@@ -377,11 +384,15 @@ def _maps(case: _Case) -> Section:
         figure = Figure(figsize=(COLUMN, 3.4), layout="constrained")
         axes = plotting.plot_map(places, values, label, figure.add_subplot(), **options)
         axes.set(xlabel=case.coordinates[0], ylabel=case.coordinates[1], aspect="auto")
-        pictures.append(Picture.of(figure, f"Map of {len(rows)} places: {label}{f', {when}' if when else ''}.", f"{label}."))
+        pictures.append(
+            Picture.of(figure, f"Map of {len(rows)} places: {label}{f', {when}' if when else ''}.", f"{label}.")
+        )
     return Section(
         "map",
         "On the map",
-        text=[f"{name}{f' at {when}' if when else ''}: what the model was shown, what it makes of it, and how sure it is."],
+        text=[
+            f"{name}{f' at {when}' if when else ''}: what the model was shown, what it makes of it, and how sure it is."
+        ],
         pictures=pictures,
         notes=["Small circles are places without a value. The standard deviation is that of a new measurement there."],
     )
@@ -399,7 +410,9 @@ def _training(case: _Case) -> Section:
     return Section(
         "training",
         "Training",
-        text=["Scores of entries that were kept from training, in the units of normalized outputs. It keeps the best model."],
+        text=[
+            "Scores of entries that were kept from training, in units of normalized outputs. It keeps the best model."
+        ],
         pictures=pictures,
     )
 
@@ -425,7 +438,9 @@ def _grid(case: _Case, part: pd.DataFrame) -> pd.DataFrame:
 
 def _legend_above(figure: Figure, panels: Sequence[Axes]) -> None:
     # a panel may lack what another has, such as hidden values
-    entries = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    entries = {
+        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
     panels[0].get_legend().remove()
     figure.legend(entries.values(), entries.keys(), loc="outside upper left", ncols=3)
 
