@@ -39,13 +39,13 @@ def run(options: Options) -> Report:
 
 
 def planned(names: list[str], seeds: range) -> list[Run]:
-    """All runs, those with the same seed together, so that a study that is stopped early has whole tables."""
+    """All runs, those with the same seed together, and the quick ones first, for a study that is stopped early."""
     return [
         Run(name, imputer, variant=hide, seed=seed)
         for seed in seeds
+        for imputer in IMPUTERS
         for name in names
         for hide in HIDDEN[name]
-        for imputer in IMPUTERS
     ]
 
 
@@ -91,9 +91,9 @@ def report(outcomes: dict[Run, dict[str, Any]]) -> Report:
     return Report(
         title="Filling the holes of tables",
         text=f"""Hidden entries of tables, and what imputers say of them: means over {" or ".join(map(str, seeds))}
-seeds. RMSE and CRPS of all outputs are in units of the outputs' standard deviations, of single ones in their own units; the
-CRPS of a method without a distribution is its mean absolute error. Coverage is the share of hidden values inside the
-central 95 % interval. {"" if PYPOTS else HOW_TO_GET_IT}""",
+seeds. RMSE and CRPS of all outputs are in units of the outputs' standard deviations, of single ones in their own units;
+the CRPS of a method without a distribution is its mean absolute error. Coverage is the share of hidden values inside
+the central 95 % interval. {"" if PYPOTS else HOW_TO_GET_IT}""",
         tables=tables,
         notes=NOTES,
         figures={"runs": len(outcomes)},
@@ -101,10 +101,10 @@ central 95 % interval. {"" if PYPOTS else HOW_TO_GET_IT}""",
     )
 
 
-NOTES = f"""- *AMeDAS* is the table of 155 observatories, 20 weeks of days and four outputs. Entries are hidden at random,
-  or in blocks: {BLOCK} days of a station with all that it measures, 30 % of the time. Every imputer gets the same table and
-  fills it. *EEG*: imputers learn from 30 recordings of 64 electrodes, half of which is gone in windows of 16 samples, and
-  fill 25 others.
+NOTES = f"""- *AMeDAS* is the table of 155 observatories, 20 weeks of days and four outputs. Entries are hidden at
+  random, or in blocks: {BLOCK} days of a station with all that it measures, 30 % of the time. Every imputer gets the
+  same table and fills it. *EEG*: imputers learn from 30 recordings of 64 electrodes, half of which is gone in windows
+  of 16 samples, and fill 25 others.
 - *{OURS}* has its defaults: a task is a week, or a recording.
 - *Linear interpolation* runs along the whole series of a station, past the ends of weeks.
 - *IterativeImputer* and *KNNImputer* (scikit-learn's, the latter weighted by distance) see a row for each station and

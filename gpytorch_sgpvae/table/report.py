@@ -15,10 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 from torch import Tensor
+from torch.distributions import Distribution
 
 from .. import __version__, metrics, plotting
 from ..files import replacing
 from ..likelihoods import Prediction
+from ..likelihoods.observation_models.distributions import Categorical, ColumnwiseDistribution
 from .baselines import fill_by_interpolation, fill_by_last_value, fill_by_mean, series_columns, time_column
 from .imputer import SGPVAEImputer
 from .numbers import is_date, read_numbers
@@ -95,7 +97,10 @@ class _Case:
 
     :ivar seen: The table with more holes.
     :ivar values: All that is known of the outputs, as numbers (`N x P`); labels are counted.
-    :ivar truth: What was hidden of it (`N x P`).
+    :ivar measured: The outputs but for categories, whose labels are no numbers to draw or to average.
+    :ivar hidden: Which entries of these are hidden (`N x Q`).
+    :ivar known: What the model is shown of them (`N x Q`).
+    :ivar truth: What it is not (`N x Q`).
     """
 
     def __init__(self, imputer: SGPVAEImputer, frame: pd.DataFrame):
@@ -103,31 +108,30 @@ class _Case:
         self.frame = frame.reset_index(drop=True)
         self.inputs, self.outputs, self.task = list(imputer.inputs), list(imputer.outputs), imputer.task
         self.families = imputer.families_
-        self.seen, mask = imputer.hide(self.frame, FRACTION, SEED)
         reader = imputer._fitted_reader
         self.values = reader.outputs.values_of(torch.tensor(reader.read(self.frame).y))
-        self.hidden = torch.tensor(mask.to_numpy())
-        self.truth = self.values.masked_fill(~self.hidden, torch.nan)
         self.num_holes = int(self.frame[self.outputs].isna().to_numpy().sum())
+        self.seen, mask = imputer.hide(self.frame, FRACTION, SEED)
+        self.num_hidden = int(mask.to_numpy().sum())
+        self.measured = [name for name in self.outputs if self.families[name] != "category"]
+        values = self.values[:, [self.outputs.index(name) for name in self.measured]]
+        self.hidden = torch.tensor(mask[self.measured].to_numpy())
+        self.known = values.masked_fill(self.hidden, torch.nan)
+        self.truth = values.masked_fill(~self.hidden, torch.nan)
+        self.drawn = list(range(min(len(self.measured), MOST_OUTPUTS)))
 
-    @property
-    def known(self) -> Tensor:
-        """What the model is shown (`N x P`)."""
-        return self.values.masked_fill(self.hidden, torch.nan)
-
-    @property
-    def drawn(self) -> list[int]:
-        """The outputs of the pictures: numbers, of which labels of a category are none."""
-        return [p for p, name in enumerate(self.outputs) if self.families[name] != "category"][:MOST_OUTPUTS]
-
-    @cached_property
-    def prediction(self) -> Prediction:
-        return predictive(self.imputer, self.frame, context=self.seen)
+    def predict(self, frame: pd.DataFrame) -> Prediction:
+        """Of what was measured, at other inputs (`N x Q`)."""
+        prediction = predictive(self.imputer, frame, context=self.seen)
+        everything = prediction.likelihood
+        mean, stddev = prediction.function_mean, prediction.function_stddev
+        with torch.no_grad():
+            return Prediction(lambda f: _without_categories(everything(f)), mean, stddev, prediction.num_samples)
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
         """The table that the model is shown, with outputs that are numbers."""
-        return self.seen.assign(**dict(zip(self.outputs, self.known.T.numpy(), strict=True)))
+        return self.seen.assign(**dict(zip(self.measured, self.known.T.numpy(), strict=True)))
 
     @cached_property
     def time(self) -> str:
@@ -230,22 +234,19 @@ def _missingness(case: _Case) -> Section:
 def _scores(case: _Case) -> Section:
     scores = case.imputer.score(case.frame, FRACTION, SEED)
     numbers = case.numbers
-    rivals = {"column mean": fill_by_mean(numbers, case.outputs)}
+    rivals = {"column mean": fill_by_mean(numbers, case.measured)}
     if case.series:
-        place = (case.inputs, case.outputs, case.task)
+        place = (case.inputs, case.measured, case.task)
         rivals["linear interpolation"] = fill_by_interpolation(numbers, *place)
         rivals["last value"] = fill_by_last_value(numbers, *place)
-    errors = {MODEL: torch.tensor(scores["rmse"].to_numpy())} | {
-        name: metrics.rmse(torch.tensor(filled[case.outputs].to_numpy(float)), case.truth)
+    errors = {MODEL: torch.tensor(scores.loc[case.measured, "rmse"].to_numpy())} | {
+        name: metrics.rmse(torch.tensor(filled[case.measured].to_numpy(float)), case.truth)
         for name, filled in rivals.items()
     }
     compared = []
-    for p, name in enumerate(case.outputs):
-        if case.families[name] != "category":
-            row = torch.stack([error[p] for error in errors.values()])
-            compared.append(
-                [Cell(name), *(Cell(_number(float(value)), best=bool(value == row.min())) for value in row)]
-            )
+    for p, name in enumerate(case.measured):
+        row = torch.stack([error[p] for error in errors.values()])
+        compared.append([Cell(name), *(Cell(_number(float(value)), best=bool(value == row.min())) for value in row)])
     names = [name for name in ("rmse", "mae", "nll", "crps", "coverage", "accuracy") if scores[name].notna().any()]
     of_model = [
         [
@@ -274,7 +275,7 @@ def _scores(case: _Case) -> Section:
         "scores",
         "How well hidden entries are predicted",
         text=[
-            f"{_percent(FRACTION)} of the known entries, {int(case.hidden.sum()):,}, were hidden and predicted from "
+            f"{_percent(FRACTION)} of the known entries, {case.num_hidden:,}, were hidden and predicted from "
             f"the rest. The model has the lowest error in {wins} of {len(compared)} outputs."
         ],
         tables=[
@@ -290,12 +291,12 @@ def _scores(case: _Case) -> Section:
 
 
 def _calibration(case: _Case) -> Section:
-    columns = [p for p in case.drawn if case.families[case.outputs[p]] in ("real", "positive", "amount")] or case.drawn
-    names = [case.outputs[p] for p in columns]
+    columns = [p for p in case.drawn if case.families[case.measured[p]] in ("real", "positive", "amount")] or case.drawn
+    names = [case.measured[p] for p in columns]
     rows = case.hidden.any(-1)
-    part = _of_rows(case.prediction, rows)
+    part = case.predict(case.frame[rows.numpy()])
     figure = Figure(figsize=(COLUMN, COLUMN), layout="constrained")
-    axes = plotting.plot_calibration(part, case.truth[rows], case.outputs, figure.add_subplot(), columns)
+    axes = plotting.plot_calibration(part, case.truth[rows], case.measured, figure.add_subplot(), columns)
     inside = axes.get_lines()[-1].get_ydata()[-1]
     return Section(
         "calibration",
@@ -316,7 +317,7 @@ def _examples(case: _Case) -> Section:
     for number, rows in enumerate(case.examples):
         part = case.frame.iloc[rows]
         grid = _grid(case, part)
-        prediction = predictive(case.imputer, grid, context=case.seen)
+        prediction = case.predict(grid)
         at, where = case.positions(part), case.positions(grid)
         figure = Figure(figsize=(COLUMN, 0.9 + 1.35 * len(case.drawn)), layout="constrained")
         panels = figure.subplots(len(case.drawn), 1, sharex=True, squeeze=False)[:, 0]
@@ -325,7 +326,7 @@ def _examples(case: _Case) -> Section:
             prediction,
             context=(at, case.known[rows]),
             held_out=(at, case.truth[rows]),
-            names=case.outputs,
+            names=case.measured,
             outputs=case.drawn,
             axes=panels,
         )
@@ -337,9 +338,7 @@ def _examples(case: _Case) -> Section:
     rows = case.examples[0]
     grid = _grid(case, case.frame.iloc[rows])
     figure = Figure(figsize=(COLUMN, 3.0), layout="constrained")
-    axes = plotting.plot_latents(
-        case.positions(grid), predictive(case.imputer, grid, case.seen), axes=figure.add_subplot()
-    )
+    axes = plotting.plot_latents(case.positions(grid), case.predict(grid), axes=figure.add_subplot())
     _label_time(case, axes)
     label = _series_label(case, case.frame.iloc[rows])
     latents = Picture.of(
@@ -350,7 +349,7 @@ def _examples(case: _Case) -> Section:
     return Section(
         "examples",
         "Some series",
-        text=["The line is the mean of the prediction, the band its central 95 % interval."],
+        text=["The line is the mean (of a flag its probability), the band the central 95 % interval."],
         pictures=[*pictures, latents],
     )
 
@@ -363,20 +362,19 @@ def _maps(case: _Case) -> Section:
     groups = (
         list(case.frame.groupby(together, sort=False).indices.values()) if together else [np.arange(len(case.frame))]
     )
-    p = case.drawn[0]
-    name = case.outputs[p]
+    p, name = 0, case.measured[0]
     # as many places as possible, and of these the most holes
     rows = max(groups, key=lambda rows: (len(rows), int(case.known[rows, p].isnan().sum())))
     part = case.frame.iloc[rows]
     places = torch.stack([torch.tensor(read_numbers(part[name])) for name in case.coordinates], dim=-1)
-    of_rows = _of_rows(case.prediction, torch.tensor(rows))
+    of_rows = case.predict(part)
     known = case.known[rows, p]
     filled = torch.where(known.isnan(), of_rows.mean[:, p].to(known), known)
     limits = {"vmin": float(filled.min()), "vmax": float(filled.max())}
     what = {
         f"{name}, known": (known, limits),
         f"{name}, filled": (filled, limits),
-        f"{name}, standard deviation": (of_rows.stddev[:, p].to(known), {"cmap": "magma_r", "vmin": 0.0}),
+        f"{name}, standard deviation": (of_rows.stddev[:, p].to(known), {"cmap": "magma_r"}),
     }
     when = ", ".join(f"{column} {_text(part[column].iloc[0])}" for column in together)
     pictures = []
@@ -405,7 +403,7 @@ def _training(case: _Case) -> Section:
     for title, names in plotting.training_panels(history).items():
         figure = Figure(figsize=(COLUMN, 2.8), layout="constrained")
         (axes,) = plotting.plot_training_curves({name: history[name] for name in names}, figure.add_subplot())
-        axes.set_xlabel("epoch")
+        axes.set(xlabel="epoch", title="")
         pictures.append(Picture.of(figure, f"{title} over the epochs of training.", f"{title}."))
     return Section(
         "training",
@@ -417,11 +415,10 @@ def _training(case: _Case) -> Section:
     )
 
 
-def _of_rows(prediction: Prediction, rows: Tensor) -> Prediction:
-    mean, stddev = prediction.function_mean, prediction.function_stddev
-    rows = rows.to(mean.device)
-    with torch.no_grad():
-        return Prediction(prediction.likelihood, mean[rows], stddev[rows], prediction.num_samples)
+def _without_categories(outputs: Distribution) -> Distribution:
+    parts = outputs.parts if isinstance(outputs, ColumnwiseDistribution) else [outputs]
+    measured = [part for part in parts if not isinstance(part, Categorical)]
+    return measured[0] if len(measured) == 1 else ColumnwiseDistribution(measured)
 
 
 def _grid(case: _Case, part: pd.DataFrame) -> pd.DataFrame:
