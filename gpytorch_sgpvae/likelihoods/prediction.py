@@ -285,7 +285,8 @@ def _quantile(components: Distribution, p: Tensor) -> Tensor:
         lower, upper = bounds.amin(0), bounds.amax(0)
     except NotImplementedError:
         lower, upper = _bracket(components, p)
-    lower, upper = bisect(partial(cdf, components), p, lower, upper)
+    whole = components.support is not None and components.support.is_discrete
+    lower, upper = bisect(partial(cdf, components), p, lower, upper, whole)
     # A whole number between the two is the quantile of counts, exactly; to a real quantile it is as close as the rest.
     return torch.where(upper.floor() >= lower, upper.floor(), 0.5 * (lower + upper))
 

@@ -162,7 +162,8 @@ def guess_family(column: pd.Series) -> str:
         return "flag" if present.nunique() == 2 else "category"
     if present.map(lambda value: isinstance(value, (bool, np.bool_))).all():
         return "flag"
-    values = read_numbers(present)
+    values = read_numbers(column)
+    values = values[~np.isnan(values)]
     if set(np.unique(values)) == {0.0, 1.0}:
         return "flag"
     if values.min() < 0:

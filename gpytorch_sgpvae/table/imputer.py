@@ -33,7 +33,7 @@ NUM_SAMPLES = 100
 ROWS_AT_A_TIME = 2000
 # Of the known entries, what fit holds out to see how well it does; in tasks of so many rows together, at most.
 HELD_OUT = 0.1
-MOST_ROWS_HELD_OUT = 20_000
+MOST_ROWS_HELD_OUT = 10_000
 # Joint draws take a Cholesky factor of as many rows as have holes.
 MOST_ROWS_JOINTLY = 3000
 LEVEL = 0.95
@@ -147,7 +147,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         table = reader.read(df)
         tasks = self._training_tasks(table)
         x, y_all = (np.concatenate(parts) for parts in zip(*tasks, strict=True))
-        num_different = len(np.unique(x, axis=0))
+        num_different = len(np.unique(x.round(9), axis=0))  # a period's remainders differ in the last digits
         longest = max(len(rows) for rows, _ in tasks)
         num_inducing = min(self.num_inducing or (100 if longest <= 2000 else 200), num_different)
         num_latents = self.num_latents or min(8, len(self.outputs) // 2 + 1)

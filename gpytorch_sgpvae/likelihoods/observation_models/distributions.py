@@ -171,13 +171,12 @@ class CensoredNormal(Distribution):
         # m_k = E[z^k; z > 0] = μ m_{k-1} + (k - 1) σ² m_{k-2}, by parts
         loc, scale = self.normal.loc, self.normal.scale
         z = loc / scale
-        before, moment = (
-            torch.special.ndtr(z),
-            loc * torch.special.ndtr(z) + scale * torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi),
-        )
+        density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+        before = torch.special.ndtr(z)
+        moment = loc * before + scale * density
         for k in range(2, order + 1):
             before, moment = moment, loc * moment + (k - 1) * scale.square() * before
-        return moment
+        return moment.clamp_min(0.0)  # far below zero its two parts cancel
 
 
 class ColumnwiseDistribution(Distribution):
@@ -275,10 +274,18 @@ def regularized_beta(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
     return torch.where(swapped, 1 - result, result).to(dtype)
 
 
-def bisect(cdf: Callable[[Tensor], Tensor], p: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """Narrow bounds of the smallest value whose cdf is at least p, to the last bit."""
+def bisect(
+    cdf: Callable[[Tensor], Tensor], p: Tensor, lower: Tensor, upper: Tensor, whole: bool = False
+) -> tuple[Tensor, Tensor]:
+    """
+    Narrow bounds of the smallest value whose cdf is at least p, to the last bit.
+
+    :param whole: Whether it is a whole number: then the bounds need only tell it from the next.
+    """
     # each step gains one bit: as many as the mantissa holds
     for _ in range(_mantissa_bits(lower.dtype)):
+        if whole and not bool((upper - lower >= 1).any()):
+            break
         middle = 0.5 * (lower + upper)
         below = cdf(middle) < p
         lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
