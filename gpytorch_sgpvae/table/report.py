@@ -21,6 +21,7 @@ from .. import __version__, metrics, plotting
 from ..files import replacing
 from ..likelihoods import Prediction
 from ..likelihoods.observation_models.distributions import Categorical, ColumnwiseDistribution
+from ..training.seeds import derive_seed, seeded
 from .baselines import fill_by_interpolation, fill_by_last_value, fill_by_mean, series_columns, time_column
 from .imputer import SGPVAEImputer
 from .numbers import is_date, read_numbers
@@ -71,7 +72,8 @@ def write_report(
         '<!DOCTYPE html>'
     """
     case = _Case(imputer, frame)
-    with matplotlib.rc_context(STYLE):
+    # the same table makes the same page
+    with matplotlib.rc_context(STYLE), seeded(derive_seed("report", imputer.seed)):
         sections = [
             _table(case),
             _missingness(case),
@@ -86,7 +88,7 @@ def write_report(
         "that are missing."
     )
     footer = f"Made by gpytorch_sgpvae {__version__}, a sparse Gaussian process variational autoencoder."
-    page = render(title, lead, [section for section in sections if section is not None], footer)
+    page = render(title, lead, sections, footer)
     with replacing(Path(path)) as file:
         file.write(page.encode())
 
@@ -297,7 +299,7 @@ def _calibration(case: _Case) -> Section:
     part = case.predict(case.frame[rows.numpy()])
     figure = Figure(figsize=(COLUMN, COLUMN), layout="constrained")
     axes = plotting.plot_calibration(part, case.truth[rows], case.measured, figure.add_subplot(), columns)
-    inside = axes.get_lines()[-1].get_ydata()[-1]
+    inside = float(np.asarray(axes.get_lines()[-1].get_ydata())[-1])  # of all values together
     return Section(
         "calibration",
         "Are the error bars honest?",
@@ -371,7 +373,7 @@ def _maps(case: _Case) -> Section:
     known = case.known[rows, p]
     filled = torch.where(known.isnan(), of_rows.mean[:, p].to(known), known)
     limits = {"vmin": float(filled.min()), "vmax": float(filled.max())}
-    what = {
+    what: dict[str, tuple[Tensor, dict[str, Any]]] = {
         f"{name}, known": (known, limits),
         f"{name}, filled": (filled, limits),
         f"{name}, standard deviation": (of_rows.stddev[:, p].to(known), {"cmap": "magma_r"}),
@@ -433,12 +435,12 @@ def _grid(case: _Case, part: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def _legend_above(figure: Figure, panels: Sequence[Axes]) -> None:
+def _legend_above(figure: Figure, panels: np.ndarray) -> None:
     # a panel may lack what another has, such as hidden values
     entries = {
         label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
-    panels[0].get_legend().remove()
+    panels[0].legend_.remove()
     figure.legend(entries.values(), entries.keys(), loc="outside upper left", ncols=3)
 
 
