@@ -81,7 +81,7 @@ def draw(weather: WeatherTable, filled: pd.DataFrame) -> Figure:
     ):
         values = torch.tensor(frame.loc[chosen, "temperature"].to_numpy())
         plot_map(places, values, "temperature (°C)", panel, vmin=truth.min(), vmax=truth.max())
-        panel.set(title=title, xlabel="longitude", ylabel="latitude")
+        panel.set(title=title, xlabel="longitude", ylabel="latitude", aspect="auto")
     figure.suptitle(f"Week {week}, day {day}")
     return figure
 
