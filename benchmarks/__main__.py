@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         quick=parsed.quick,
         gpu_tflops=parsed.gpu_tflops,
         folder=folder,
+        seeds=parsed.seeds,
     )
     for name in parsed.studies or STUDIES:
         print(STUDIES[name](options).write(name, folder, options), flush=True)
@@ -62,6 +63,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         default=10.0,
         help="product rate in float64 of the GPU that predictions assume (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=5,
+        help="of the study `tables`; 0 only makes a table of what has been run (default: %(default)s)",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs: no results")
     parser.add_argument(

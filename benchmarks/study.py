@@ -37,6 +37,7 @@ class Options:
     :param quick: Small sizes, to see that everything runs.
     :param gpu_tflops: The product rate of a GPU that predictions assume, in float64.
     :param folder: Of the results, for studies that keep single runs there too.
+    :param seeds: How many runs a study of accuracy has that differ in their seeds alone.
     """
 
     shapes: dict[str, Shape]
@@ -45,6 +46,7 @@ class Options:
     quick: bool
     gpu_tflops: float
     folder: Path
+    seeds: int
 
     @property
     def weather(self) -> Shape:

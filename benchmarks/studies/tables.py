@@ -20,7 +20,6 @@ from ..tables import BLOCK, TABLES, Problem
 
 STUDY = "tables"
 HIDDEN = {"AMeDAS": ["10 %", "30 %", "50 %", "blocks"], "EEG": ["electrodes"], "generated": ["30 %"]}
-SEEDS = range(5)
 LEVEL = 0.95
 HOW_TO_GET_IT = "PyPOTS is not installed here, and left out: see benchmarks/peers.txt."
 
@@ -30,7 +29,7 @@ def run(options: Options) -> Report:
     torch.set_num_threads(options.threads)
     results = ResultFile(STUDY, options.folder)
     names = ["generated"] if options.quick else ["AMeDAS", "EEG"]
-    for run in planned(names, seeds=SEEDS[:1] if options.quick else SEEDS):
+    for run in planned(names, range(min(options.seeds, 1) if options.quick else options.seeds)):
         if run not in results.read():
             print(run, file=sys.stderr, flush=True)
             results.append(run, outcome(run, options.quick))
@@ -87,13 +86,13 @@ def report(outcomes: dict[Run, dict[str, Any]]) -> Report:
     for name, hide in problems:
         cells = {row.model: rows[row] for row in rows if (row.experiment, row.variant) == (name, hide)}
         tables += [f"## {name}, hidden: {describe(hide)}", problem_table(cells)]
-    seeds = sorted({len(results) for results in rows.values()})
+    has_pypots = PYPOTS or any(row.model.startswith("PyPOTS") for row in rows)
     return Report(
         title="Filling the holes of tables",
-        text=f"""Hidden entries of tables, and what imputers say of them: means over {" or ".join(map(str, seeds))}
-seeds. RMSE and CRPS of all outputs are in units of the outputs' standard deviations, of single ones in their own units;
+        text=f"""Hidden entries of tables, and what imputers say of them: means over as many seeds as the last column
+says. RMSE and CRPS of all outputs are in units of the outputs' standard deviations, of single ones in their own units;
 the CRPS of a method without a distribution is its mean absolute error. Coverage is the share of hidden values inside
-the central 95 % interval. {"" if PYPOTS else HOW_TO_GET_IT}""",
+the central 95 % interval. {"" if has_pypots else HOW_TO_GET_IT}""",
         tables=tables,
         notes=NOTES,
         figures={"runs": len(outcomes)},
