@@ -17,6 +17,7 @@ import pandas as pd
 
 from .. import __version__
 from ..files import replacing
+from ..training import TrainingStoppedError
 from .errors import TableError, TableWarning, listed
 from .imputer import SGPVAEImputer
 
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:  # whoever read the output has seen enough
             sys.stderr.close()
             return 0
-        except (TableError, OSError, UnicodeDecodeError) as error:
+        except (TableError, TrainingStoppedError, OSError, UnicodeDecodeError) as error:
             print(f"sgpvae: {error}", file=sys.stderr)
             status = 1
     if not options.quiet:

@@ -211,13 +211,26 @@ class Outputs:
                 scale += [1.0] * size
         return shift, scale
 
-    def in_units(self, likelihood: Callable[[Tensor], Distribution]) -> Callable[[Tensor], Distribution]:
-        """A likelihood of the columns' own values, from that of their targets."""
+    @property
+    def has_units(self) -> list[bool]:
+        """Which targets are Gaussian, so that something can be added to them (`P`)."""
+        return [column.family in ("real", "positive") for column in self.columns]
 
-        def original(functions: Tensor) -> Distribution:
+    def in_units(self, likelihood: Callable[[Tensor], Distribution]) -> Callable[[Tensor], Distribution]:
+        """
+        A likelihood of the columns' own values, from that of their targets. Beside the K functions it takes what is to
+        be added to the targets, and the deviation of that, for each output (`... x (K + 2 P)`).
+        """
+        num_outputs, sizes = len(self.columns), [len(group) for group in self.groups]
+
+        def original(values: Tensor) -> Distribution:
+            functions, shift, spread = values.split([values.shape[-1] - 2 * num_outputs, num_outputs, num_outputs], -1)
             targets = likelihood(functions)
             parts = targets.parts if isinstance(targets, ColumnwiseDistribution) else [targets]
-            units = [_in_units(part, group) for part, group in zip(parts, self.groups, strict=True)]
+            units = [
+                _in_units(*arguments)
+                for arguments in zip(parts, self.groups, shift.split(sizes, -1), spread.split(sizes, -1), strict=True)
+            ]
             return units[0] if len(units) == 1 else ColumnwiseDistribution(units)
 
         return original
@@ -242,11 +255,11 @@ _MODELS: dict[str, Callable[[list[OutputColumn]], ObservationModel]] = {
 }
 
 
-def _in_units(targets: Distribution, group: list[OutputColumn]) -> Distribution:
+def _in_units(targets: Distribution, group: list[OutputColumn], added: Tensor, spread: Tensor) -> Distribution:
     family = group[0].family
     if isinstance(targets, Normal):
         shift, scale = (_vector(group, name, targets.loc) for name in ("shift", "scale"))
-        loc, stddev = shift + scale * targets.loc, scale * targets.scale
+        loc, stddev = shift + scale * (targets.loc + added), scale * torch.hypot(targets.scale, spread)
         kind = LogNormal if family == "positive" else Normal
         return kind(loc, stddev, validate_args=False)
     if isinstance(targets, CensoredNormal):

@@ -20,11 +20,13 @@ from ..likelihoods import Prediction
 from ..likelihoods.observation_models.distributions import Categorical, ColumnwiseDistribution
 from ..models import SGPVAE
 from ..training.seeds import derive_seed, seeded
+from ..variational import Posterior
 from .errors import TableError, TableWarning, listed
 from .families import OutputColumn
 from .learning import train
-from .model import find_centers, make_model
-from .reading import TableReader, TaskTable
+from .model import check_device, find_centers, make_model
+from .places import PlaceEffects
+from .reading import TableReader, TaskTable, check_columns
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +60,10 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     `fit` holds out a tenth of the known entries, trains on the rest, stops when these are predicted no better, and goes
     back to where they were predicted best.
 
-    Inputs are standardized. Dates, also as text, are counted in days, from the start of each task where no two tasks
-    overlap in time (so that the weeks of a year share what is learnt about a week), otherwise from a fixed day.
+    Where places come again in several tasks (the stations of all weeks), each has a constant of its own, for outputs of
+    the families real and positive. Inputs are standardized. Dates, also as text, are counted in days, from the start of
+    each task where no two tasks overlap in time (so that the weeks of a year share what is learnt about a week),
+    otherwise from a fixed day.
 
     The family of each output is guessed, and told in the log and by `families_`: `"real"`, `"positive"` (log-normal),
     `"amount"` (often exactly zero, as rain is), `"count"`, `"flag"` (two values), `"category"` (labels).
@@ -143,10 +147,15 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise TableError(f"{name} must be at least 1, or None for a choice by the table's shape, got {value}.")
+        check_device(self.device)
         reader = TableReader.fit(df, self.inputs, self.outputs, self.task, self.periodic or {}, self.families or {})
         table = reader.read(df)
         tasks = self._training_tasks(table)
+        held_out = self._hold_out([y for _, y in tasks])
         x, y_all = (np.concatenate(parts) for parts in zip(*tasks, strict=True))
+        numbers = np.repeat(np.arange(len(tasks)), [len(rows) for rows, _ in tasks])
+        shown = np.where(np.concatenate(held_out), np.nan, y_all)
+        places = PlaceEffects.fit(x, shown, numbers, reader.outputs.has_units, self.seed)
         num_different = len(np.unique(x.round(9), axis=0))  # a period's remainders differ in the last digits
         longest = max(len(rows) for rows, _ in tasks)
         num_inducing = min(self.num_inducing or (100 if longest <= 2000 else 200), num_different)
@@ -158,10 +167,10 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             model = make_model(reader.outputs, periodic, self.network, num_latents, centers)
             _fit_units(model, reader, y_all)
             logger.info("%s", _describe(reader.outputs.columns))
-            tensors = [(self._as_tensor(x), self._as_tensor(y)) for x, y in tasks]
-            held_out = self._hold_out([y for _, y in tasks])
-            history = train(model, tensors, held_out, batch_size, self.max_epochs, self.seed, self.progress)
-        self._reader = reader
+            tensors = [(self._as_tensor(x), self._as_tensor(y - places.at(x)[0])) for x, y in tasks]
+            masks = [torch.tensor(mask) for mask in held_out]
+            history = train(model, tensors, masks, batch_size, self.max_epochs, self.seed, self.progress)
+        self._reader, self._places = reader, places
         self.model_ = model.eval()
         self.history_ = pd.DataFrame(history)
         return self
@@ -316,8 +325,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         num_latents = self.model_.model.variational_strategy.num_tasks
         values = np.full((len(df), num_latents, 2), np.nan)
         for numbers, prediction in self._predictions(table, table, np.arange(len(df))):
-            values[numbers, :, 0] = prediction.function_mean.cpu().numpy()
-            values[numbers, :, 1] = prediction.function_stddev.cpu().numpy()
+            values[numbers, :, 0] = prediction.function_mean[:, :num_latents].cpu().numpy()
+            values[numbers, :, 1] = prediction.function_stddev[:, :num_latents].cpu().numpy()
         names = [name for k in range(num_latents) for name in (f"latent_{k}", f"latent_{k}_std")]
         return pd.DataFrame(values.reshape(len(df), -1), index=df.index, columns=names)
 
@@ -333,6 +342,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         if not 0 < fraction < 1:
             raise TableError(f"The fraction to hide must be between 0 and 1, got {fraction}.")
         names = list(self.outputs)
+        check_columns(df, names)
         known = df[names].notna().to_numpy()
         chosen = known & (np.random.default_rng(seed).random(known.shape) < fraction)
         for j in np.flatnonzero(~chosen.any(0) & known.any(0)):  # at least one entry of each output
@@ -403,7 +413,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             )
         return tasks
 
-    def _hold_out(self, targets: list[np.ndarray]) -> list[Tensor]:
+    def _hold_out(self, targets: list[np.ndarray]) -> list[np.ndarray]:
         """Entries that training does not see, some of each output where there are ten (`N x P` for each task)."""
         random = np.random.default_rng(self.seed)
         masks = [np.zeros(y.shape, dtype=bool) for y in targets]
@@ -416,7 +426,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         if not any(mask.any() for mask in masks):
             first = int(order[0])
             masks[first].ravel()[np.flatnonzero(~np.isnan(targets[first]))[0]] = True
-        return [torch.tensor(mask) for mask in masks]
+        return masks
 
     def _predictions(
         self, context: TaskTable, places: TaskTable, rows: np.ndarray, one_by_one: bool = False
@@ -433,28 +443,31 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         wanted[rows] = True
         model, nothing = self.model_, np.zeros(0, dtype=int)
         likelihood = self._reader.outputs.in_units(model.likelihood)
+        targets = context.y - self._places.at(context.x)[0]
+        added = np.concatenate(self._places.at(places.x), axis=1)  # (N, 2 P)
         with torch.no_grad(), seeded(derive_seed("predict", self.seed)):
             for number, task_rows in enumerate(places.rows):
                 asked = task_rows[wanted[task_rows]]
                 if not len(asked):
                     continue
                 known = context.rows[number] if number < len(context.rows) else nothing
-                seen = Context(self._as_tensor(context.x[known]), self._as_tensor(context.y[known]))
+                seen = Context(self._as_tensor(context.x[known]), self._as_tensor(targets[known]))
                 posterior = model.condition(seen, ROWS_AT_A_TIME)
                 size = len(asked) if one_by_one else ROWS_AT_A_TIME
                 for start in range(0, len(asked), size):
                     part = asked[start : start + size]
                     x = self._as_tensor(places.x[part])
                     mean, variance = posterior.marginals(x, ROWS_AT_A_TIME)  # (n, K)
+                    certain = self._as_tensor(added[part])  # as functions without uncertainty
                     yield (
                         part,
                         Prediction(
                             likelihood,
-                            mean,
-                            variance.sqrt(),
+                            torch.cat([mean, certain], -1),
+                            torch.cat([variance.sqrt(), torch.zeros_like(certain)], -1),
                             NUM_SAMPLES,
                             chunk_size=ROWS_AT_A_TIME if one_by_one else None,
-                            function_dist=partial(posterior, x),
+                            function_dist=partial(JointFunctions, posterior, x, certain),
                         ),
                     )
 
@@ -490,6 +503,24 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     def _as_tensor(self, values: np.ndarray) -> Tensor:
         dtype = getattr(torch, self.dtype) if isinstance(self.dtype, str) else self.dtype
         return torch.as_tensor(values, dtype=dtype, device=self.device or "cpu")
+
+
+class JointFunctions:
+    """
+    The latent functions at all inputs together, and what is certain beside them, for joint samples.
+
+    :param posterior: Of the latent functions.
+    :param x: The inputs (`N x D`).
+    :param certain: (`N x C`).
+    """
+
+    def __init__(self, posterior: Posterior, x: Tensor, certain: Tensor):
+        self.functions = posterior(x)
+        self.certain = certain
+
+    def sample(self, sample_shape: torch.Size) -> Tensor:
+        functions = self.functions.sample(sample_shape)  # (S, N, K)
+        return torch.cat([functions, self.certain.expand(*sample_shape, *self.certain.shape)], -1)
 
 
 def _fit_units(model: SGPVAE, reader: TableReader, targets: np.ndarray) -> None:

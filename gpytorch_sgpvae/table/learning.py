@@ -129,6 +129,7 @@ def train(
         lr_warmup_steps=num_steps // 20,
         beta=BETA,
         num_samples=1,
+        chunk_size=WINDOW if max(len(x) for x, _ in tasks) > WINDOW else None,
         validation_samples=20,
     )
     device = next(model.parameters()).device

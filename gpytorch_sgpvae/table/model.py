@@ -89,6 +89,14 @@ def make_kernel(periodic: Sequence[bool], num_latents: int, lengthscale: float) 
     return kernel
 
 
+def check_device(device: str | torch.device | None) -> None:
+    try:
+        torch.empty(0, device=device or "cpu")
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise TableError(f"The device {str(device)!r} cannot be used here: {reason}") from error
+
+
 def find_centers(x: np.ndarray, num_centers: int, seed: int) -> np.ndarray:
     """Inducing points: the centers of k-means over a sample of the rows (`M x D`)."""
     random = np.random.default_rng(seed)

@@ -64,7 +64,7 @@ class TableReader:
             unknown = [name for name in given if name not in among]
             if unknown:
                 raise TableError(f"{what} names {listed(unknown)}, which is not among {listed(among)}.")
-        _check_columns(frame, [*inputs, *outputs, *([task] if task is not None else [])])
+        check_columns(frame, [*inputs, *outputs, *([task] if task is not None else [])])
         tasks = _factorize(frame, task)[0]
         columns = [InputColumn.fit(frame[name], tasks, periodic.get(name)) for name in inputs]
         kinds = [OutputColumn.fit(frame[name], families.get(name)) for name in outputs]
@@ -95,7 +95,7 @@ class TableReader:
         :param frame: With the input columns, and that of the task.
         :param context: What `table` was read from.
         """
-        _check_columns(frame, self._place)
+        check_columns(frame, self._place)
         codes, keys = _factorize(frame, self.task, table.keys)
         context_codes = np.empty(len(context), dtype=int)
         for code, rows in enumerate(table.rows):
@@ -106,7 +106,7 @@ class TableReader:
 
     def check(self, frame: pd.DataFrame) -> None:
         """Whether a table has all columns; any that it has beside are left alone."""
-        _check_columns(frame, [*self._place, *self.output_names])
+        check_columns(frame, [*self._place, *self.output_names])
         new = [name for name in frame.columns if str(name) not in self.known]
         if new:
             warnings.warn(
@@ -154,7 +154,7 @@ def _check_names(inputs: Sequence[str], outputs: Sequence[str], task: str | None
     return list(inputs), list(outputs)
 
 
-def _check_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
+def check_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
     if not isinstance(frame, pd.DataFrame):
         raise TableError(f"Expected a pandas DataFrame, got a {type(frame).__name__}.")
     for name in names:

@@ -11,6 +11,8 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import torch
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from linear_operator.operators import DiagLinearOperator
 from matplotlib.axes import Axes
 from matplotlib.dates import date2num
 from matplotlib.figure import Figure
@@ -340,7 +342,7 @@ def _examples(case: _Case) -> Section:
     rows = case.examples[0]
     grid = _grid(case, case.frame.iloc[rows])
     figure = Figure(figsize=(COLUMN, 3.0), layout="constrained")
-    axes = plotting.plot_latents(case.positions(grid), case.predict(grid), axes=figure.add_subplot())
+    axes = plotting.plot_latents(case.positions(grid), _latents(case, grid), axes=figure.add_subplot())
     _label_time(case, axes)
     label = _series_label(case, case.frame.iloc[rows])
     latents = Picture.of(
@@ -415,6 +417,13 @@ def _training(case: _Case) -> Section:
         ],
         pictures=pictures,
     )
+
+
+def _latents(case: _Case, grid: pd.DataFrame) -> MultivariateNormal:
+    """Without what a prediction has beside the latent functions."""
+    prediction, num_latents = case.predict(grid), case.imputer.model_.model.variational_strategy.num_tasks
+    mean, stddev = prediction.function_mean[:, :num_latents], prediction.function_stddev[:, :num_latents]
+    return MultitaskMultivariateNormal(mean, DiagLinearOperator(stddev.square().reshape(-1)))
 
 
 def _without_categories(outputs: Distribution) -> Distribution:

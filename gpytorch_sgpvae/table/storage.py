@@ -21,7 +21,8 @@ from ..files import replacing
 from .errors import TableError
 from .families import OutputColumn
 from .inputs import InputColumn
-from .model import make_model
+from .model import check_device, make_model
+from .places import PlaceEffects
 from .reading import TableReader
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ DESCRIPTION = "imputer.json"
 KIND = "gpytorch_sgpvae.table"
 # To be raised when older versions of this package could no longer read what is written.
 FORMAT = 1
+# What tensors are called: those of the model, and the arrays of the places' effects.
+MODEL = "model."
+PLACES = ("places", "effects", "spread")
 
 
 def save_imputer(imputer: SGPVAEImputer, folder: Path) -> None:
@@ -40,7 +44,10 @@ def save_imputer(imputer: SGPVAEImputer, folder: Path) -> None:
     if folder.is_dir() and any(folder.iterdir()) and not (folder / DESCRIPTION).exists():
         raise TableError(f"{folder} holds other files and no saved model: choose another folder, or an empty one.")
     buffer = io.BytesIO()
-    torch.save({name: value.cpu() for name, value in model.state_dict().items()}, buffer)
+    tensors_of_model = {f"{MODEL}{name}": value.cpu() for name, value in model.state_dict().items()}
+    places = imputer._places
+    arrays = {name: torch.tensor(getattr(places, name)) for name in PLACES}
+    torch.save({**tensors_of_model, **arrays}, buffer)
     tensors = f"tensors-{hashlib.sha256(buffer.getvalue()).hexdigest()[:16]}.pt"
     parameters = imputer.get_params(deep=False)
     del parameters["device"], parameters["progress"]
@@ -52,6 +59,7 @@ def save_imputer(imputer: SGPVAEImputer, folder: Path) -> None:
         "inputs": [asdict(column) for column in reader.inputs],
         "outputs": [asdict(column) for column in reader.outputs.columns],
         "columns": reader.known,
+        "place_inputs": places.inputs,
         "num_latents": model.model.variational_strategy.num_tasks,
         "num_inducing": model.strategy.inducing_points.shape[-2],
         "history": imputer.history_.to_dict("list"),
@@ -70,6 +78,7 @@ def save_imputer(imputer: SGPVAEImputer, folder: Path) -> None:
 def load_imputer(
     cls: type[SGPVAEImputer], folder: Path, device: str | torch.device | None, dtype: str | torch.dtype | None
 ) -> SGPVAEImputer:
+    check_device(device)
     description = _read_description(folder)
     parameters = description["parameters"]
     imputer = cls(**parameters, device=device)
@@ -84,10 +93,12 @@ def load_imputer(
     model = make_model(reader.outputs, periodic, parameters["network"], description["num_latents"], points)
     path = folder / description["tensors"]
     try:
-        model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        places = PlaceEffects(description["place_inputs"], *(state.pop(name).numpy() for name in PLACES))
+        model.load_state_dict({name.removeprefix(MODEL): value for name, value in state.items()})
     except Exception as error:
         raise TableError(f"{path} is damaged or missing: save the model again. ({type(error).__name__})") from error
-    imputer._reader = reader
+    imputer._reader, imputer._places = reader, places
     imputer.model_ = model.eval()
     imputer.history_ = pd.DataFrame(description["history"])
     return imputer

@@ -147,6 +147,12 @@ def test_files_that_are_not_there_or_no_tables_are_told(files, tmp_path, capsys)
     assert "no saved model" in capsys.readouterr().err
 
 
+def test_a_device_that_is_not_there_is_told(files, tmp_path, capsys):
+    assert run("fit", files / "table.csv", *FIT, "--device", "abacus", "-o", tmp_path / "model") == 1
+    assert "The device 'abacus' cannot be used here" in capsys.readouterr().err
+    assert run("score", files / "model", files / "table.csv", "--device", "abacus") == 1
+
+
 @pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow is installed")
 def test_parquet_without_pyarrow_says_what_to_install(files, tmp_path, capsys):
     assert run("impute", files / "model", tmp_path / "table.parquet", "-o", tmp_path / "filled.csv") == 1

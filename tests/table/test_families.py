@@ -69,7 +69,7 @@ def test_densities_in_units_integrate_to_one():
     outputs = Outputs(fitted)
     likelihood = outputs.in_units(DecoderLikelihood(torch.nn.Identity(), outputs.observation_model().double()))
     with torch.no_grad():
-        distribution = likelihood(torch.full((1, 3), 0.3, dtype=torch.float64))
+        distribution = likelihood(torch.tensor([[0.3] * 3 + [0.0] * 6], dtype=torch.float64))
     quantiles = distribution.icdf(torch.tensor(0.9, dtype=torch.float64))
     torch.testing.assert_close(distribution.cdf(quantiles), torch.full_like(quantiles, 0.9))
     for j in range(3):
