@@ -50,9 +50,7 @@ def fill_by_mean(frame: pd.DataFrame, outputs: Sequence[str]) -> pd.DataFrame:
         >>> fill_by_mean(pd.DataFrame({"y": [1.0, None, 3.0]}), ["y"])["y"].tolist()
         [1.0, 2.0, 3.0]
     """
-    filled = frame.copy()
-    filled[list(outputs)] = frame[list(outputs)].astype(float).fillna(frame[list(outputs)].astype(float).mean())
-    return filled
+    return _with(frame, outputs, frame[list(outputs)].to_numpy(float, copy=True))
 
 
 def fill_by_interpolation(
@@ -74,15 +72,13 @@ def fill_by_interpolation(
         >>> fill_by_interpolation(frame, ["place", "day"], ["y"])["y"].tolist()
         [1.0, 3.0, 9.0, 5.0]
     """
-    filled = frame.copy()
     values = frame[list(outputs)].to_numpy(float, copy=True)  # (N, P)
     for rows, times in _series(frame, inputs, task):
         for column in values.T:
             known = ~np.isnan(column[rows])
             if known.any():
                 column[rows[~known]] = np.interp(times[~known], times[known], column[rows[known]])
-    filled[list(outputs)] = values
-    return fill_by_mean(filled, outputs)
+    return _with(frame, outputs, values)
 
 
 def fill_by_last_value(
@@ -104,12 +100,16 @@ def fill_by_last_value(
         >>> fill_by_last_value(frame, ["day"], ["y"])["y"].tolist()
         [2.0, 2.0, 2.0, 4.0]
     """
-    filled = frame.copy()
     values = frame[list(outputs)].to_numpy(float, copy=True)  # (N, P)
     for rows, _ in _series(frame, inputs, task):
         values[rows] = pd.DataFrame(values[rows]).ffill().bfill().to_numpy()
-    filled[list(outputs)] = values
-    return fill_by_mean(filled, outputs)
+    return _with(frame, outputs, values)
+
+
+def _with(frame: pd.DataFrame, outputs: Sequence[str], values: np.ndarray) -> pd.DataFrame:
+    """The table with these values, and what is still missing as the mean of what was known (`N x P`)."""
+    means = frame[list(outputs)].astype(float).mean().to_numpy()
+    return frame.assign(**dict(zip(outputs, np.where(np.isnan(values), means, values).T, strict=True)))
 
 
 def _series(frame: pd.DataFrame, inputs: Sequence[str], task: str | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
