@@ -46,13 +46,14 @@ exclude_patterns = [".*", "build", "dist", "runs", "docs/_build", "docs/_static"
 nitpicky = True
 nitpick_ignore_regex = [
     # whose documentation would have to be fetched
-    ("py:.*", r"(torch|gpytorch|linear_operator|lightning|matplotlib|numpy|collections|typing|pathlib)\..*"),
+    ("py:.*", r"(torch|gpytorch|linear_operator|lightning|matplotlib|numpy|pandas|sklearn)\..*"),
+    ("py:.*", r"(collections|typing|pathlib)\..*"),
     ("py:class", "ApproximateGP|Distribution|Interval|Likelihood|MultivariateNormal|Prior|Tensor"),
     ("py:class", "LRScheduler|Optimizer|Path"),
     # that are not public, and stand in signatures
     ("py:class", "Encoding|_AmortizedModel"),
     ("py:.*", r"gpytorch_sgpvae\..*\._.*"),
-    ("py:.*", r"gpytorch_sgpvae\.(datasets\.missingness|mlp|training\.task_dataset)\..*"),
+    ("py:.*", r"gpytorch_sgpvae\.(datasets\.missingness|mlp|training\.seeds|training\.task_dataset)\..*"),
     ("py:.*", r"gpytorch_sgpvae\.likelihoods\.observation_models\.distributions\..*"),
     # that a class describes in its :ivar lines
     ("py:attr", r"\w+"),
