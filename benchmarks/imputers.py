@@ -124,6 +124,7 @@ IMPUTERS: dict[str, Imputer] = {
     "linear interpolation": linear_interpolation,
     "IterativeImputer": iterative_imputer,
     "KNNImputer": knn_imputer,
+    "PyPOTS GP-VAE": gp_vae,
+    "PyPOTS SAITS": saits,
 }
-if PYPOTS:
-    IMPUTERS |= {"PyPOTS GP-VAE": gp_vae, "PyPOTS SAITS": saits}
+AVAILABLE = [name for name in IMPUTERS if PYPOTS or not name.startswith("PyPOTS")]

@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from experiments.runs import ResultFile, Run, by_row
 from gpytorch_sgpvae import Prediction, metrics
 
-from ..imputers import IMPUTERS, OURS, PYPOTS, Imputed
+from ..imputers import AVAILABLE, IMPUTERS, OURS, Imputed
 from ..study import COLOURS, Options, Report, duration, number, table
 from ..tables import BLOCK, TABLES, Problem
 
 STUDY = "tables"
 HIDDEN = {"AMeDAS": ["10 %", "30 %", "50 %", "blocks"], "EEG": ["electrodes"], "generated": ["30 %"]}
 LEVEL = 0.95
-HOW_TO_GET_IT = "PyPOTS is not installed here, and left out: see benchmarks/peers.txt."
+HOW_TO_GET_IT = "PyPOTS comes with benchmarks/peers.txt."
 
 
 def run(options: Options) -> Report:
@@ -42,7 +42,7 @@ def planned(names: list[str], seeds: range) -> list[Run]:
     return [
         Run(name, imputer, variant=hide, seed=seed)
         for seed in seeds
-        for imputer in IMPUTERS
+        for imputer in AVAILABLE
         for name in names
         for hide in HIDDEN[name]
     ]
@@ -86,13 +86,13 @@ def report(outcomes: dict[Run, dict[str, Any]]) -> Report:
     for name, hide in problems:
         cells = {row.model: rows[row] for row in rows if (row.experiment, row.variant) == (name, hide)}
         tables += [f"## {name}, hidden: {describe(hide)}", problem_table(cells)]
-    has_pypots = PYPOTS or any(row.model.startswith("PyPOTS") for row in rows)
+    has_all = {row.model for row in rows} >= set(IMPUTERS)
     return Report(
         title="Filling the holes of tables",
         text=f"""Hidden entries of tables, and what imputers say of them: means over as many seeds as the last column
 says. RMSE and CRPS of all outputs are in units of the outputs' standard deviations, of single ones in their own units;
 the CRPS of a method without a distribution is its mean absolute error. Coverage is the share of hidden values inside
-the central 95 % interval. {"" if has_pypots else HOW_TO_GET_IT}""",
+the central 95 % interval. {"" if has_all else HOW_TO_GET_IT}""",
         tables=tables,
         notes=NOTES,
         figures={"runs": len(outcomes)},
@@ -105,6 +105,7 @@ NOTES = f"""- *AMeDAS* is the table of 155 observatories, 20 weeks of days and f
   same table and fills it. *EEG*: imputers learn from 30 recordings of 64 electrodes, half of which is gone in windows
   of 16 samples, and fill 25 others.
 - *{OURS}* has its defaults: a task is a week, or a recording.
+- *Time* is that of one run, learning and filling, on a machine that had other things to do as well.
 - *Linear interpolation* runs along the whole series of a station, past the ends of weeks.
 - *IterativeImputer* and *KNNImputer* (scikit-learn's, the latter weighted by distance) see a row for each station and
   day with standardized inputs, date and outputs. The former draws from its posterior.
@@ -120,6 +121,8 @@ def describe(hide: str) -> str:
 def problem_table(cells: dict[str, list[dict[str, Any]]]) -> str:
     outputs = [name for name in next(iter(cells.values()))[0]["rmse"] if name != "all"]
     shown = outputs if len(outputs) <= 8 else []
+    # nobody is the best of some
+    missing = [name for name in IMPUTERS if name not in cells]
     best = min(mean(result["rmse"]["all"] for result in results) for results in cells.values())
     lines = []
     for model, results in sorted(cells.items(), key=lambda item: mean(r["rmse"]["all"] for r in item[1])):
@@ -128,16 +131,16 @@ def problem_table(cells: dict[str, list[dict[str, Any]]]) -> str:
         lines.append(
             [
                 model,
-                f"**{text}**" if together == best else text,
+                f"**{text}**" if together == best and not missing else text,
                 f"{mean(result['crps']['all'] for result in results):.3f}",
-                f"{mean(r['coverage']['all'] for r in results):.1%}" if "coverage" in results[0] else "-",
+                f"{100 * mean(r['coverage']['all'] for r in results):.1f} %" if "coverage" in results[0] else "-",
                 *(number(mean(result["rmse"][name] for result in results)) for name in shown),
                 duration(mean(result["seconds"] for result in results)),
                 str(len(results)),
             ]
         )
     header = ["", "RMSE", "CRPS", "coverage of 95 %", *(f"RMSE {name}" for name in shown), "time", "seeds"]
-    return table(header, lines)
+    return table(header, [*lines, *([name, "not run yet", *[""] * (len(header) - 2)] for name in missing)])
 
 
 def draw(rows: dict[Run, list[dict[str, Any]]], problems: list[tuple[str, str]]) -> Figure:
@@ -149,7 +152,7 @@ def draw(rows: dict[Run, list[dict[str, Any]]], problems: list[tuple[str, str]])
             results = rows.get(Run(name, model, variant=hide), [])
             values = [result["rmse"]["all"] for result in results]
             if values:
-                panel.barh(i, np.mean(values), color=COLOURS[0 if model == OURS else -1], alpha=0.8)
+                panel.barh(i, np.mean(values), color=COLOURS[0] if model == OURS else "silver")
                 panel.plot(values, [i] * len(values), "k|", markersize=9)
         panel.set(title=f"{name}\n{describe(hide)}", xlabel="RMSE (standard deviations)")
     panels[0].set_yticks(range(len(models)), models)
