@@ -10,8 +10,8 @@ from .imputer import NUM_SAMPLES, ROWS_AT_A_TIME, SGPVAEImputer
 
 def predictive(imputer: SGPVAEImputer, df: pd.DataFrame, context: pd.DataFrame) -> Prediction:
     """
-    What :meth:`SGPVAEImputer.predict` summarizes: the distributions of all outputs in all rows, in the outputs' own
-    units (`N x P`; flags and categories are numbers of labels).
+    What :meth:`~gpytorch_sgpvae.table.SGPVAEImputer.predict` summarizes: the distributions of all outputs in all rows,
+    in the outputs' own units (`N x P`; flags and categories are numbers of labels).
 
     :param imputer: Fitted.
     :param df: With the input columns, and that of the task.
