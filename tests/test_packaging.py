@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import subprocess
 import sys
@@ -48,3 +49,8 @@ def test_constraints_are_exact_and_cover_every_dependency():
             assert bound, f"{requirement} has no lower bound"
             assert "<" not in requirement
             assert name.lower().replace("_", "-") in pinned
+
+
+def test_the_command_is_there():
+    module, _, function = PYPROJECT["project"]["scripts"]["sgpvae"].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -60,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             options.run(options)
             status = 0
-        except BrokenPipeError:  # whoever read the output has seen enough
-            sys.stderr.close()
+        except BrokenPipeError:  # whoever read the output has seen enough, and there is nothing to flush to
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except (TableError, TrainingStoppedError, OSError, UnicodeDecodeError) as error:
             print(f"sgpvae: {error}", file=sys.stderr)

@@ -168,7 +168,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             _fit_units(model, reader, y_all)
             logger.info("%s", _describe(reader.outputs.columns))
             tensors = [(self._as_tensor(x), self._as_tensor(y - places.at(x)[0])) for x, y in tasks]
-            masks = [torch.tensor(mask) for mask in held_out]
+            masks = [torch.tensor(mask, device=tensors[0][0].device) for mask in held_out]
             history = train(model, tensors, masks, batch_size, self.max_epochs, self.seed, self.progress)
         self._reader, self._places = reader, places
         self.model_ = model.eval()
@@ -272,13 +272,12 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
                 ]
             )
             totals += torch.where(counts > 0, scores.cpu().double() * counts, 0.0)
-        columns = reader.outputs.columns
         n = hidden.sum(0)
         with np.errstate(invalid="ignore"):
             names = ("rmse", "mae", "nll", "crps", "coverage", "accuracy")
             result = pd.DataFrame((totals.numpy() / n).T, index=reader.output_names, columns=names)
         result["rmse"] **= 0.5
-        families = np.array([column.family for column in columns])
+        families = np.array(list(self.families_.values()))
         result.loc[~np.isin(families, ["flag", "category"]), "accuracy"] = np.nan
         result.loc[families == "category", ["rmse", "mae", "crps", "coverage"]] = np.nan
         result.insert(0, "n", n)

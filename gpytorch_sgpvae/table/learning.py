@@ -86,7 +86,7 @@ class TableModule(SGPVAEModule):
         hidden = torch.zeros_like(context.observed)
         for rows, number in zip(hidden, batch.ids, strict=True):
             mask = self.held_out[number]
-            rows[: len(mask)] = mask.to(rows.device)
+            rows[: len(mask)] = mask
         return Context(context.x, torch.where(context.observed & ~hidden, context.filled, torch.nan))
 
 

@@ -73,7 +73,7 @@ class TestPredict:
         assert (predicted["rain_lower"] >= 0).all()
         assert predicted["sky_lower"].isna().all()  # labels have no order
 
-    def test_rows_in_another_order_are_predicted_the_same(self, imputer, table):
+    def test_asking_again_gives_the_same_answer(self, imputer, table):
         places = table[["site", "day"]]
         predicted = imputer.predict(places, context=table)
         again = imputer.predict(places, context=table)
