@@ -119,7 +119,7 @@ class _Case:
         self.num_hidden = int(mask.to_numpy().sum())
         self.measured = [name for name in self.outputs if self.families[name] != "category"]
         values = self.values[:, [self.outputs.index(name) for name in self.measured]]
-        self.hidden = torch.tensor(mask[self.measured].to_numpy())
+        self.hidden = torch.tensor(mask[self.measured].to_numpy(bool))
         self.known = values.masked_fill(self.hidden, torch.nan)
         self.truth = values.masked_fill(~self.hidden, torch.nan)
         self.drawn = list(range(min(len(self.measured), MOST_OUTPUTS)))
@@ -279,8 +279,8 @@ def _scores(case: _Case) -> Section:
         "scores",
         "How well hidden entries are predicted",
         text=[
-            f"{_percent(FRACTION)} of the known entries, {case.num_hidden:,}, were hidden and predicted from "
-            f"the rest. The model has the lowest error in {wins} of {len(compared)} outputs."
+            f"{_percent(FRACTION)} of the known entries, {case.num_hidden:,}, were hidden and predicted from the rest.",
+            *([f"The model has the lowest error in {wins} of {len(compared)} outputs."] if compared else []),
         ],
         tables=[
             *(

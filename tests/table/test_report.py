@@ -141,6 +141,16 @@ def test_a_table_of_one_series_with_dates_and_no_map(tmp_path):
     assert page.ids == [section for section in SECTIONS if section != "map"]
 
 
+def test_a_table_of_labels_alone(tmp_path):
+    kinds = np.array(["clear", "gray", "dark"])[np.arange(60) // 4 % 3]
+    frame = pd.DataFrame({"day": np.arange(60), "sky": pd.Series(kinds).mask(np.arange(60) % 7 == 0)})
+    imputer = SGPVAEImputer(["day"], ["sky"], num_inducing=10, max_epochs=1, progress=False).fit(frame)
+    write_report(imputer, frame, tmp_path / "report.html")
+    page = Page((tmp_path / "report.html").read_text())
+    assert page.ids == ["table", "missingness", "scores", "training"]
+    assert any("accuracy" in row for row in page.rows)
+
+
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed: the page is not opened in it")
 class TestInABrowser:
     def run(self, folder, *options):
