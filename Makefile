@@ -5,12 +5,15 @@ BIN := .venv/bin
 # glibc keeps what is freed, instead of giving large blocks back to the system at every step (see benchmarks/README.md).
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296
 
-.PHONY: help demo test docs tutorials soak bench experiments lint format clean
+.PHONY: help demo demo-balls test docs tutorials soak bench experiments lint format clean
 
 help: ## Show this help
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
-demo: .venv/examples.installed ## Train on two bouncing balls, print a table, write two_balls.png
+demo: .venv/examples.installed ## Fill a table of weather with holes: demo/filled.csv, scores, demo/report.html
+	$(BIN)/python examples/weather_table.py --output demo
+
+demo-balls: .venv/examples.installed ## Train on two bouncing balls, print a table, write two_balls.png
 	$(BIN)/python examples/two_balls.py --output two_balls.png
 
 test: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/tutorials.installed ## Run the tests

@@ -1,7 +1,9 @@
 """
-Measure speed, memory and accuracy, beside the authors' package (where it is installed) and GPyTorch's own SVGP.
+Measure speed, memory and accuracy, beside the authors' package, PyPOTS (where they are installed), scikit-learn and
+GPyTorch's own SVGP.
 
-    python -m benchmarks                               # everything; as `make bench` does
+    python -m benchmarks                               # everything but `tables`; as `make bench` does
+    python -m benchmarks tables                        # how well tables are filled; takes hours, and can be stopped
     python -m benchmarks shapes --shapes weather eeg   # one study, two shapes
     python -m benchmarks --quick                       # does it all run? takes seconds
 """
@@ -20,21 +22,25 @@ from .studies import STUDIES
 from .study import Options
 
 RESULTS = Path(__file__).parent / "results"
+# Studies that take hours, and data that not everybody has: they are run by name, or in a quick run.
+LONG = {"tables"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parsed = parse_arguments(arguments)
     torch.set_num_threads(parsed.threads)
+    # A quick run never writes over results.
+    folder = parsed.output or (Path(tempfile.mkdtemp(prefix="benchmarks-")) if parsed.quick else RESULTS)
     options = Options(
         shapes={key: SHAPES[key].shrunk() if parsed.quick else SHAPES[key] for key in parsed.shapes},
         repeats=parsed.repeats or (2 if parsed.quick else 11),
         threads=parsed.threads,
         quick=parsed.quick,
         gpu_tflops=parsed.gpu_tflops,
+        folder=folder,
+        seeds=parsed.seeds,
     )
-    # A quick run never writes over results.
-    folder = parsed.output or (Path(tempfile.mkdtemp(prefix="benchmarks-")) if parsed.quick else RESULTS)
-    for name in parsed.studies or STUDIES:
+    for name in parsed.studies or [name for name in STUDIES if parsed.quick or name not in LONG]:
         print(STUDIES[name](options).write(name, folder, options), flush=True)
     print(f"The files are in {folder}.")
 
@@ -44,7 +50,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "studies", nargs="*", metavar="study", help=f"which to run: {', '.join(STUDIES)} (default: all)"
+        "studies", nargs="*", metavar="study", help=f"which to run: {', '.join(STUDIES)} (default: all but the last)"
     )
     parser.add_argument(
         "--shapes",
@@ -60,6 +66,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         default=10.0,
         help="product rate in float64 of the GPU that predictions assume (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=5,
+        help="of the study `tables`; 0 only makes a table of what has been run (default: %(default)s)",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs: no results")
     parser.add_argument(

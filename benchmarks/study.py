@@ -36,6 +36,8 @@ class Options:
     :param threads: Of torch.
     :param quick: Small sizes, to see that everything runs.
     :param gpu_tflops: The product rate of a GPU that predictions assume, in float64.
+    :param folder: Of the results, for studies that keep single runs there too.
+    :param seeds: How many runs a study of accuracy has that differ in their seeds alone.
     """
 
     shapes: dict[str, Shape]
@@ -43,6 +45,8 @@ class Options:
     threads: int
     quick: bool
     gpu_tflops: float
+    folder: Path
+    seeds: int
 
     @property
     def weather(self) -> Shape:
@@ -119,7 +123,16 @@ class Report:
 
 def environment(options: Options) -> dict[str, Any]:
     versions = {"python": platform.python_version()}
-    for package in ("torch", "gpytorch", "linear_operator", "lightning", "gpytorch_sgpvae", "sgpvae"):
+    for package in (
+        "torch",
+        "gpytorch",
+        "linear_operator",
+        "lightning",
+        "gpytorch_sgpvae",
+        "sgpvae",
+        "scikit-learn",
+        "pypots",
+    ):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -74,6 +74,9 @@ LEVEL = 0.95
 STDDEVS = NormalDist().inv_cdf(0.5 + 0.5 * LEVEL)
 LEVELS = [level / 20 for level in range(1, 20)]
 
+# What a picture of many rows, tasks or outputs can still show.
+MAX_PIXELS, MAX_BORDERS, MAX_LABELS = 400, 60, 24
+
 
 def plot_latents(
     x: Tensor,
@@ -305,7 +308,11 @@ def plot_predicted_map(
 
 
 def plot_calibration(
-    prediction: Prediction, y: Tensor, names: Sequence[str] | None = None, axes: Axes | None = None
+    prediction: Prediction,
+    y: Tensor,
+    names: Sequence[str] | None = None,
+    axes: Axes | None = None,
+    outputs: Sequence[int] | None = None,
 ) -> Axes:
     r"""
     How many of the values lie in the central interval of a given probability, over that probability: on the diagonal
@@ -314,8 +321,9 @@ def plot_calibration(
 
     :param prediction: The prediction.
     :param y: The values (`*T x N x P`, or `*T x N` for one output); NaN is not counted.
-    :param names: What the P outputs are called.
+    :param names: What all the P outputs are called.
     :param axes: Where to draw.
+    :param outputs: Which outputs to draw and to count; by default all.
 
     Example:
         >>> import torch
@@ -329,11 +337,14 @@ def plot_calibration(
     """
     axes = _new_axes(1)[0] if axes is None else axes
     mean = prediction.mean
-    num_outputs = mean.shape[-1]
-    labels = _output_names(names, num_outputs)
-    fractions = torch.stack([coverage(prediction, y, level) for level in LEVELS])  # (L, P), NaN without values
+    columns = list(range(mean.shape[-1])) if outputs is None else list(outputs)
+    num_outputs = len(columns)
+    labels = [_output_names(names, mean.shape[-1])[column] for column in columns]
+    fractions = torch.stack([coverage(prediction, y, level) for level in LEVELS])[
+        :, columns
+    ]  # (L, P), NaN without values
     observed = fill_missing(as_rows(y, torch.Size([1, *mean.shape])))[1].expand_as(mean)
-    counts = observed.flatten(0, -2).sum(0)  # (P,)
+    counts = observed.flatten(0, -2).sum(0)[columns]  # (P,)
     axes.plot([0, 1], [0, 1], color="gray", linewidth=1, linestyle="--", label="calibrated")
     if num_outputs > len(STYLES):
         for p in range(num_outputs):
@@ -347,6 +358,54 @@ def plot_calibration(
     axes.plot(LEVELS, _plain(together).numpy(), color="black", linewidth=2, label=label)
     axes.set(xlabel="probability of the interval", ylabel="values inside it", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.legend()
+    return axes
+
+
+def plot_missingness(
+    y: Tensor,
+    names: Sequence[str] | None = None,
+    task_sizes: Sequence[int] | None = None,
+    axes: Axes | None = None,
+) -> Axes:
+    r"""
+    Where a table has holes: its rows from left to right, its outputs below each other, black where an entry is missing
+    (of many rows the fraction of those that share a pixel), and beside each output's name how much of it is missing.
+
+    :param y: (`N x P`); NaN is a missing entry.
+    :param names: What the P outputs are called.
+    :param task_sizes: Numbers of rows of the tasks, where these follow each other: of up to 60, borders are drawn.
+    :param axes: Where to draw.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import plotting
+        >>> y = torch.randn(50, 2)
+        >>> y[:10, 1] = torch.nan
+        >>> axes = plotting.plot_missingness(y, names=["wind", "rain"], task_sizes=[30, 20])
+        >>> [label.get_text() for label in axes.get_yticklabels()]
+        ['wind', 'rain 20 %']
+    """
+    axes = _new_axes(1)[0] if axes is None else axes
+    labels = _output_names(names, y.shape[-1])
+    gone = _plain(~fill_missing(y)[1]).double()  # (N, P)
+    num_rows, num_outputs = gone.shape
+    bins = gone.T.unsqueeze(0)  # (1, P, N)
+    pixels = torch.nn.functional.adaptive_avg_pool1d(bins, min(num_rows, MAX_PIXELS)).squeeze(0)  # (P, pixels)
+    corners = (0, num_rows, num_outputs - 0.5, -0.5)
+    style: dict[str, Any] = {"cmap": "Greys", "vmin": 0, "vmax": 1, "aspect": "auto", "interpolation": "nearest"}
+    axes.imshow(pixels.numpy(), extent=corners, **style)
+    for border in list(accumulate(task_sizes or []))[:-1] if len(task_sizes or []) <= MAX_BORDERS else []:
+        axes.axvline(border, color=_color(1), linewidth=0.6)
+    for p in range(1, num_outputs):
+        axes.axhline(p - 0.5, color="white", linewidth=2)
+    shares = gone.mean(0).tolist()
+    every = -(-num_outputs // MAX_LABELS)
+    texts = [
+        f"{label} {share:.0%}".replace("%", " %") if share else label
+        for label, share in zip(labels, shares, strict=True)
+    ]
+    axes.set_yticks(range(0, num_outputs, every), texts[::every])
+    axes.set_xlabel("row")
     return axes
 
 

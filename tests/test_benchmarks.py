@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks import __main__ as command_line
 from benchmarks.authors import AVAILABLE, HOW_TO_GET_IT, authors
 from benchmarks.contestants import make_model, ours, svgp
+from benchmarks.imputers import AVAILABLE as IMPUTERS_HERE
+from benchmarks.imputers import IMPUTERS
 from benchmarks.measure import Spread, interleave, peak_memory
 from benchmarks.shapes import SHAPES, make_data
-from benchmarks.studies import STUDIES
+from benchmarks.studies import STUDIES, tables
 from benchmarks.studies.coefficients import fit
 from benchmarks.studies.growth import slope
 from benchmarks.studies.loop import quiet_lightning
 from benchmarks.study import Goal
+from benchmarks.tables import TABLES, hidden_entries
 from benchmarks.turns import take_turns
 from gpytorch_sgpvae.training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 
@@ -50,7 +55,43 @@ def test_a_study_writes_a_table_a_plot_and_all_figures(study, results):
 
 
 def test_nothing_but_results_is_left_behind(results):
-    assert {path.name for path in results.iterdir()} == {f"{s}.{end}" for s in STUDIES for end in ("json", "md", "png")}
+    files = {f"{study}.{end}" for study in STUDIES for end in ("json", "md", "png")}
+    assert {path.name for path in results.iterdir()} == files | {"tables.jsonl"}
+
+
+def test_runs_of_imputers_are_not_run_again(results, monkeypatch, tmp_path):
+    shutil.copy(results / "tables.jsonl", tmp_path)
+    monkeypatch.setattr(tables, "outcome", None)  # nothing can be run
+    command_line.main(["tables", "--quick", "--output", str(tmp_path)])
+    assert (tmp_path / "tables.jsonl").read_text() == (results / "tables.jsonl").read_text()
+    assert len((tmp_path / "tables.jsonl").read_text().splitlines()) == len(IMPUTERS_HERE)
+
+
+def test_the_table_of_imputers_has_the_means_over_seeds_and_marks_the_best():
+    def outcome(error):
+        return {"seconds": 2.0, "rmse": {"all": error, "wind": 7.0}, "crps": {"all": 0.1, "wind": 0.1}}
+
+    first, *others = IMPUTERS
+    cells = {first: [outcome(0.2), outcome(0.4)]} | {name: [outcome(0.5)] for name in others}
+    text = tables.problem_table(cells)
+    assert f"| {first} | **0.300** | 0.100 | - | 7 | 2 s | 2 |" in text
+    assert f"| {others[-1]} | 0.500 | 0.100 | - | 7 | 2 s | 1 |" in text
+    del cells[others[-1]]
+    unfinished = tables.problem_table(cells)
+    assert "**" not in unfinished
+    assert f"| {others[-1]} | not run yet |" in unfinished
+
+
+@pytest.mark.parametrize("hide", ["10 %", "50 %", "blocks"])
+def test_hidden_entries_of_a_table_are_what_its_truth_has(hide):
+    problem = TABLES["generated"](hide, 0)
+    seen = problem.test[problem.outputs].to_numpy()
+    hidden = np.isfinite(problem.truth)
+    assert hidden.any()
+    assert np.isnan(seen[hidden]).all()
+    if hide == "blocks":
+        blocks = hidden_entries(300, 2, hide, 0).reshape(-1, 3, 2)
+        assert (blocks.all((1, 2)) == blocks.any((1, 2))).all()
 
 
 def test_the_table_says_how_to_get_the_authors_package_where_it_is_missing(results):

@@ -1,4 +1,4 @@
-"""The examples run, in a small version; that they learn is for `make demo` to show."""
+"""The examples run, in a small version; that they learn is for `make demo` and `make demo-balls` to show."""
 
 from __future__ import annotations
 
@@ -6,21 +6,45 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
+import pytest
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
-SMALL = {"train-videos": 3, "test-videos": 2, "steps": 60, "pixels": 8, "prefix": 30, "iterations": 3, "batch-size": 2}
+BALLS = {"train-videos": 3, "test-videos": 2, "steps": 60, "pixels": 8, "prefix": 30, "iterations": 3, "batch-size": 2}
+TABLE = {"stations": 6, "weeks": 3, "max-epochs": 1, "inducing": 10}
+
+
+def run(script, *options):
+    command = [sys.executable, "-W", "ignore", EXAMPLES / script, *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_two_balls_prints_a_table_and_writes_a_picture(tmp_path):
     picture = tmp_path / "balls.png"
-    options = [f"--{name}={value}" for name, value in SMALL.items()]
-    command = [sys.executable, "-W", "ignore", EXAMPLES / "two_balls.py", *options, "--output", picture]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    output = run("two_balls.py", *(f"--{name}={value}" for name, value in BALLS.items()), "--output", picture)
     for row in ("SGP-VAE", "pixel means", "last frame"):
-        assert row in result.stdout
-    assert "nan" not in result.stdout
+        assert row in output
+    assert "nan" not in output
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_two_balls_explains_its_options():
-    command = [sys.executable, "-W", "ignore", EXAMPLES / "two_balls.py", "--help"]
-    assert "--prefix" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+@pytest.mark.skipif(
+    not Path(sys.executable).with_name("sgpvae").exists(), reason="the command sgpvae is not installed: pip install ."
+)
+def test_a_weather_table_is_filled_scored_and_reported_on(tmp_path):
+    folder = tmp_path / "demo"
+    output = run("weather_table.py", *(f"--{name}={value}" for name, value in TABLE.items()), "--output", folder)
+    for command in ("fit", "impute", "score", "report"):
+        assert f"$ sgpvae {command} " in output
+    assert "coverage" in output
+    table, filled = pd.read_csv(folder / "weather.csv"), pd.read_csv(folder / "filled.csv")
+    outputs = ["temperature", "wind", "lightning", "fog"]
+    assert table[outputs].isna().any(axis=None)
+    assert not filled[outputs].isna().any(axis=None)
+    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert (folder / "map.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("script", "option"), [("two_balls.py", "--prefix"), ("weather_table.py", "--missing")])
+def test_an_example_explains_its_options(script, option):
+    assert option in run(script, "--help")

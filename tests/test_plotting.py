@@ -292,6 +292,22 @@ class TestCalibration:
         assert len(axes.get_lines()) == 42
 
 
+class TestMissingness:
+    def test_pixels_are_missing_entries_and_labels_their_share(self, y):
+        axes = plotting.plot_missingness(y, names=["wind", "rain", "snow"], task_sizes=[5, 4, 3])
+        (image,) = axes.get_images()
+        assert np.array_equal(image.get_array().data, y.isnan().double().T.numpy())
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["wind 33 %", "rain", "snow 100 %"]
+        assert [line.get_xdata()[0] for line in axes.get_lines()[:2]] == [5, 9]
+
+    def test_rows_that_share_a_pixel_are_averaged(self):
+        y = torch.zeros(5000, 1)
+        y[::2] = torch.nan
+        pixels = plotting.plot_missingness(y).get_images()[0].get_array()
+        assert pixels.shape == (1, plotting.MAX_PIXELS)
+        assert pixels.mean() == pytest.approx(0.5)
+
+
 class TestTrainingCurves:
     def test_panels_hold_what_there_is(self):
         history = {"val_mae": ([4, 8], [1.0, 0.5]), "train_elbo": ([1, 2], [-2.0, -1.0]), "mine": ([1], [3.0])}

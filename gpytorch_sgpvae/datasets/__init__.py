@@ -1,5 +1,6 @@
 """
-Data with holes: generated videos, and the files of the sparse GP-VAE's experiments (which need the extra `datasets`).
+Data with holes: generated videos, a generated table, and the files of the sparse GP-VAE's experiments (all but the
+videos need the extra `datasets`).
 
 The files come from the folder that the environment variable `SGPVAE_DATA` names, where it is set; else they are
 downloaded once, and checked.
@@ -10,11 +11,13 @@ from .bouncing_balls import BouncingBalls, bouncing_ball, bouncing_balls, estima
 from .jura import load_jura
 from .eeg import load_eeg, load_eeg_recordings
 from .weather import load_amedas, load_japan_weather
+from .weather_table import WeatherTable, weather_table
 
 __all__ = [
     "BouncingBalls",
     "Normalizer",
     "TaskData",
+    "WeatherTable",
     "bouncing_ball",
     "bouncing_balls",
     "estimate_periods",
@@ -23,4 +26,5 @@ __all__ = [
     "load_eeg_recordings",
     "load_japan_weather",
     "load_jura",
+    "weather_table",
 ]

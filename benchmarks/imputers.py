@@ -1,0 +1,130 @@
+"""What fills the holes of a table: :class:`SGPVAEImputer` and its peers, each as a function of a problem."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+from sklearn.impute import IterativeImputer, KNNImputer
+from sklearn.preprocessing import StandardScaler
+
+from gpytorch_sgpvae import Prediction
+from gpytorch_sgpvae.table import SGPVAEImputer
+from gpytorch_sgpvae.table.baselines import fill_by_interpolation, fill_by_mean
+from gpytorch_sgpvae.table.predictive import predictive
+
+from .tables import Problem
+
+# Of the test's outputs (N x P): a distribution, or a value for each.
+Imputed = Prediction | np.ndarray
+Imputer = Callable[[Problem, int, bool], Imputed]
+
+PYPOTS = importlib.util.find_spec("pypots") is not None
+# Draws from the posterior of IterativeImputer.
+NUM_DRAWS = 20
+# Of the windows, to stop early on, and of their entries, to be predicted.
+VALIDATION_SHARE, VALIDATION_HIDDEN = 0.1, 0.2
+
+
+def ours(problem: Problem, seed: int, quick: bool) -> Imputed:
+    """With its defaults."""
+    imputer = SGPVAEImputer(
+        problem.inputs, problem.outputs, problem.task, max_epochs=1 if quick else None, seed=seed, progress=False
+    )
+    imputer.fit(problem.train)
+    return predictive(imputer, problem.test, context=problem.test)
+
+
+def column_means(problem: Problem, seed: int, quick: bool) -> Imputed:
+    means = problem.train[problem.outputs].mean()
+    return fill_by_mean(problem.test.fillna(means), problem.outputs)[problem.outputs].to_numpy()
+
+
+def linear_interpolation(problem: Problem, seed: int, quick: bool) -> Imputed:
+    """In the whole series of a station, past the ends of weeks."""
+    inputs = [*problem.places, problem.time]
+    return fill_by_interpolation(problem.test, inputs, problem.outputs)[problem.outputs].to_numpy()
+
+
+def iterative_imputer(problem: Problem, seed: int, quick: bool) -> Imputed:
+    """Bayesian ridge regression of each column on all others, inputs included; its posterior as a Gaussian."""
+    imputer = IterativeImputer(sample_posterior=True, skip_complete=True, max_iter=10, random_state=seed, tol=0.0)
+    draws = _with_scaled_columns(imputer, problem, 2 if quick else NUM_DRAWS)  # (S, N, P)
+    # what was observed does not vary, and is not judged
+    return Prediction.gaussian(torch.tensor(draws.mean(0)), torch.tensor(draws.std(0, ddof=1)).clamp(min=1e-6))
+
+
+def knn_imputer(problem: Problem, seed: int, quick: bool) -> Imputed:
+    """Of the rows that are closest in inputs and outputs."""
+    return _with_scaled_columns(KNNImputer(n_neighbors=5, weights="distance"), problem, 1)[0]
+
+
+def saits(problem: Problem, seed: int, quick: bool) -> Imputed:
+    """With the sizes of PyPOTS' introduction."""
+    from pypots.imputation import SAITS
+
+    sizes = {"n_layers": 2, "d_model": 256, "n_heads": 4, "d_k": 64, "d_v": 64, "d_ffn": 128, "dropout": 0.1}
+    return _with_windows(lambda **shared: SAITS(**sizes, **shared), problem, seed, quick)
+
+
+def gp_vae(problem: Problem, seed: int, quick: bool) -> Imputed:
+    """With the sizes of PyPOTS' introduction. Its samples are all the same: it has no distribution to offer."""
+    from pypots.imputation import GPVAE
+
+    sizes: dict[str, Any] = {"latent_size": 37, "encoder_sizes": (128, 128), "decoder_sizes": (256, 256)}
+    return _with_windows(lambda **shared: GPVAE(**sizes, **shared), problem, seed, quick)
+
+
+def _with_scaled_columns(imputer: Any, problem: Problem, num_draws: int) -> np.ndarray:
+    """Of inputs, the time and outputs, all with mean 0 and standard deviation 1 (`S x N x P`, in original units)."""
+    columns = list(dict.fromkeys([*problem.inputs, problem.time, *problem.outputs]))
+    chosen = [columns.index(name) for name in problem.outputs]
+    scaler = StandardScaler().fit(problem.train[columns])
+    imputer.fit(scaler.transform(problem.train[columns]))
+    test = scaler.transform(problem.test[columns])
+    return np.stack([scaler.inverse_transform(imputer.transform(test))[:, chosen] for _ in range(num_draws)])
+
+
+def _with_windows(make: Callable[..., Any], problem: Problem, seed: int, quick: bool) -> np.ndarray:
+    """
+    By a model of PyPOTS: samples are windows of a series, features its outputs and, observed everywhere, its place. It
+    stops when a tenth of the windows, of which a fifth of the entries is hidden for this, has not improved for ten
+    epochs.
+    """
+    from pypots.utils.random import set_random_seed
+
+    set_random_seed(seed)
+    columns = [*(name for name in problem.places if name in problem.inputs), *problem.outputs]
+    scaler = StandardScaler().fit(problem.train[columns])
+
+    def windows(frame: Any) -> np.ndarray:
+        return scaler.transform(frame[columns]).reshape(-1, problem.steps, len(columns)).astype(np.float32)
+
+    random = np.random.RandomState(seed)
+    samples = windows(problem.train)
+    samples = samples[random.permutation(len(samples))]
+    validation, training = np.split(samples, [max(int(VALIDATION_SHARE * len(samples)), 1)])
+    hidden = random.random_sample(validation.shape) < VALIDATION_HIDDEN
+    shared = {"epochs": 2 if quick else 100, "patience": 1 if quick else 10, "batch_size": 32, "device": "cpu"}
+    model = make(n_steps=problem.steps, n_features=len(columns), verbose=False, **shared)
+    model.fit({"X": training}, {"X": np.where(hidden, np.nan, validation), "X_ori": validation})
+    filled = model.predict({"X": windows(problem.test)})["imputation"]
+    rows = scaler.inverse_transform(np.asarray(filled, dtype=float).reshape(-1, len(columns)))
+    return rows[:, -len(problem.outputs) :]
+
+
+OURS = "SGPVAEImputer"
+IMPUTERS: dict[str, Imputer] = {
+    OURS: ours,
+    "column means": column_means,
+    "linear interpolation": linear_interpolation,
+    "IterativeImputer": iterative_imputer,
+    "KNNImputer": knn_imputer,
+    "PyPOTS GP-VAE": gp_vae,
+    "PyPOTS SAITS": saits,
+}
+AVAILABLE = [name for name in IMPUTERS if PYPOTS or not name.startswith("PyPOTS")]

@@ -1,0 +1,160 @@
+"""How well the holes of a table are filled, beside the imputers that people use."""
+
+from __future__ import annotations
+
+import sys
+import time
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from experiments.runs import ResultFile, Run, by_row
+from gpytorch_sgpvae import Prediction, metrics
+
+from ..imputers import AVAILABLE, IMPUTERS, OURS, Imputed
+from ..study import COLOURS, Options, Report, duration, number, table
+from ..tables import BLOCK, TABLES, Problem
+
+STUDY = "tables"
+HIDDEN = {"AMeDAS": ["10 %", "30 %", "50 %", "blocks"], "EEG": ["electrodes"], "generated": ["30 %"]}
+LEVEL = 0.95
+HOW_TO_GET_IT = "PyPOTS comes with benchmarks/peers.txt."
+
+
+def run(options: Options) -> Report:
+    """What has been run is not run again: its line is in `tables.jsonl`."""
+    torch.set_num_threads(options.threads)
+    results = ResultFile(STUDY, options.folder)
+    names = ["generated"] if options.quick else ["AMeDAS", "EEG"]
+    for run in planned(names, range(min(options.seeds, 1) if options.quick else options.seeds)):
+        if run not in results.read():
+            print(run, file=sys.stderr, flush=True)
+            results.append(run, outcome(run, options.quick))
+    outcomes = {run: result for run, result in results.read().items() if run.experiment in names}
+    return report(outcomes)
+
+
+def planned(names: list[str], seeds: range) -> list[Run]:
+    """All runs, those with the same seed together, and the quick ones first, for a study that is stopped early."""
+    return [
+        Run(name, imputer, variant=hide, seed=seed)
+        for seed in seeds
+        for imputer in AVAILABLE
+        for name in names
+        for hide in HIDDEN[name]
+    ]
+
+
+def outcome(run: Run, quick: bool) -> dict[str, Any]:
+    problem = TABLES[run.experiment](run.variant, run.seed)
+    torch.manual_seed(run.seed)
+    start = time.perf_counter()
+    imputed = IMPUTERS[run.model](problem, run.seed, quick)
+    return {"seconds": time.perf_counter() - start, **score(imputed, problem)}
+
+
+def score(imputed: Imputed, problem: Problem) -> dict[str, Any]:
+    """
+    Of the hidden entries, for each output in its own units; together in units of the outputs' standard deviations. The
+    CRPS of a value without a distribution is its absolute error.
+    """
+    truth, scale = torch.tensor(problem.truth), torch.tensor(problem.scale)
+    is_distribution = isinstance(imputed, Prediction)
+    prediction = imputed if is_distribution else torch.tensor(imputed)
+    scores = {
+        "rmse": metrics.rmse(prediction, truth),
+        "crps": metrics.crps(prediction, truth) if is_distribution else metrics.mae(prediction, truth),
+    }
+    together = {"rmse": (scores["rmse"] / scale).square().mean().sqrt(), "crps": (scores["crps"] / scale).mean()}
+    result = {name: {"all": float(together[name]), **_by_output(scores[name], problem)} for name in scores}
+    if is_distribution:
+        inside = metrics.coverage(prediction, truth, LEVEL)
+        result["coverage"] = {"all": float(inside.mean()), **_by_output(inside, problem)}
+    return result
+
+
+def _by_output(values: torch.Tensor, problem: Problem) -> dict[str, float]:
+    return dict(zip(problem.outputs, values.tolist(), strict=True))
+
+
+def report(outcomes: dict[Run, dict[str, Any]]) -> Report:
+    rows = by_row(outcomes)
+    tables, problems = [], dict.fromkeys((row.experiment, row.variant) for row in rows)
+    for name, hide in problems:
+        cells = {row.model: rows[row] for row in rows if (row.experiment, row.variant) == (name, hide)}
+        tables += [f"## {name}, hidden: {describe(hide)}", problem_table(cells)]
+    has_all = {row.model for row in rows} >= set(IMPUTERS)
+    return Report(
+        title="Filling the holes of tables",
+        text=f"""Hidden entries of tables, and what imputers say of them: means over as many seeds as the last column
+says. RMSE and CRPS of all outputs are in units of the outputs' standard deviations, of single ones in their own units;
+the CRPS of a method without a distribution is its mean absolute error. Coverage is the share of hidden values inside
+the central 95 % interval. {"" if has_all else HOW_TO_GET_IT}""",
+        tables=tables,
+        notes=NOTES,
+        figures={"runs": len(outcomes)},
+        figure=draw(rows, list(problems)),
+    )
+
+
+NOTES = f"""- *AMeDAS* is the table of 155 observatories, 20 weeks of days and four outputs. Entries are hidden at
+  random, or in blocks: {BLOCK} days of a station with all that it measures, 30 % of the time. Every imputer gets the
+  same table and fills it. *EEG*: imputers learn from 30 recordings of 64 electrodes, half of which is gone in windows
+  of 16 samples, and fill 25 others.
+- *{OURS}* has its defaults: a task is a week, or a recording.
+- *Time* is that of one run, learning and filling, on a machine that had other things to do as well.
+- *Linear interpolation* runs along the whole series of a station, past the ends of weeks.
+- *IterativeImputer* and *KNNImputer* (scikit-learn's, the latter weighted by distance) see a row for each station and
+  day with standardized inputs, date and outputs. The former draws from its posterior.
+- *PyPOTS* takes windows on a regular grid: 28 days of a station (a whole recording) are a sample, with the outputs and
+  the station's place as features. Sizes are those of its introduction; it stops when a tenth of the windows, kept for
+  validation, has not improved for ten epochs, of at most 100. Its GP-VAE offers samples that are all the same."""
+
+
+def describe(hide: str) -> str:
+    return {"blocks": f"blocks of {BLOCK} days", "electrodes": "failing electrodes"}.get(hide, f"{hide} at random")
+
+
+def problem_table(cells: dict[str, list[dict[str, Any]]]) -> str:
+    outputs = [name for name in next(iter(cells.values()))[0]["rmse"] if name != "all"]
+    shown = outputs if len(outputs) <= 8 else []
+    # nobody is the best of some
+    missing = [name for name in IMPUTERS if name not in cells]
+    best = min(mean(result["rmse"]["all"] for result in results) for results in cells.values())
+    lines = []
+    for model, results in sorted(cells.items(), key=lambda item: mean(r["rmse"]["all"] for r in item[1])):
+        together = mean(result["rmse"]["all"] for result in results)
+        text = f"{together:.3f}"
+        lines.append(
+            [
+                model,
+                f"**{text}**" if together == best and not missing else text,
+                f"{mean(result['crps']['all'] for result in results):.3f}",
+                f"{100 * mean(r['coverage']['all'] for r in results):.1f} %" if "coverage" in results[0] else "-",
+                *(number(mean(result["rmse"][name] for result in results)) for name in shown),
+                duration(mean(result["seconds"] for result in results)),
+                str(len(results)),
+            ]
+        )
+    header = ["", "RMSE", "CRPS", "coverage of 95 %", *(f"RMSE {name}" for name in shown), "time", "seeds"]
+    return table(header, [*lines, *([name, "not run yet", *[""] * (len(header) - 2)] for name in missing)])
+
+
+def draw(rows: dict[Run, list[dict[str, Any]]], problems: list[tuple[str, str]]) -> Figure:
+    figure = Figure(figsize=(max(2.6 * len(problems), 6), 3.8), layout="constrained")
+    models = [name for name in IMPUTERS if any(row.model == name for row in rows)]
+    panels = figure.subplots(1, len(problems), sharey=True, squeeze=False)[0]
+    for panel, (name, hide) in zip(panels, problems, strict=True):
+        for i, model in enumerate(models):
+            results = rows.get(Run(name, model, variant=hide), [])
+            values = [result["rmse"]["all"] for result in results]
+            if values:
+                panel.barh(i, np.mean(values), color=COLOURS[0] if model == OURS else "silver")
+                panel.plot(values, [i] * len(values), "k|", markersize=9)
+        panel.set(title=f"{name}\n{describe(hide)}", xlabel="RMSE (standard deviations)")
+    panels[0].set_yticks(range(len(models)), models)
+    panels[0].invert_yaxis()
+    return figure

@@ -1,0 +1,123 @@
+"""What fills holes without a model, to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from .numbers import is_date, read_days, read_numbers
+
+# What an input that is a time is called, if it is no date.
+TIMES = {"t", "time", "date", "datetime", "timestamp", "second", "minute", "hour", "day", "week", "month", "year"}
+
+
+def time_column(frame: pd.DataFrame, inputs: Sequence[str]) -> str:
+    """
+    The input that series run along: the first date among them, else the first named after a time, else the last.
+
+    :param frame: The table.
+    :param inputs: Names of its inputs.
+    """
+    dates = [name for name in inputs if is_date(frame[name])]
+    times = [name for name in inputs if name.lower() in TIMES]
+    return [*dates, *times, *reversed(inputs)][0]
+
+
+def series_columns(frame: pd.DataFrame, inputs: Sequence[str], task: str | None) -> list[str]:
+    """
+    What the rows of a series have in common: the task, and all inputs but the time.
+
+    :param frame: The table.
+    :param inputs: Names of its inputs.
+    :param task: Name of the column that tells tasks apart, if there is one.
+    """
+    time = time_column(frame, inputs)
+    return [*([] if task is None else [task]), *(name for name in inputs if name != time)]
+
+
+def fill_by_mean(frame: pd.DataFrame, outputs: Sequence[str]) -> pd.DataFrame:
+    """
+    Each hole gets the mean of its column.
+
+    :param frame: The table; NaN is a hole.
+    :param outputs: Its columns with holes, numbers.
+
+    Example:
+        >>> import pandas as pd
+        >>> from gpytorch_sgpvae.table.baselines import fill_by_mean
+        >>> fill_by_mean(pd.DataFrame({"y": [1.0, None, 3.0]}), ["y"])["y"].tolist()
+        [1.0, 2.0, 3.0]
+    """
+    return _with(frame, outputs, frame[list(outputs)].to_numpy(float, copy=True))
+
+
+def fill_by_interpolation(
+    frame: pd.DataFrame, inputs: Sequence[str], outputs: Sequence[str], task: str | None = None
+) -> pd.DataFrame:
+    """
+    Linear interpolation in time between the values before and after a hole, in rows that share the task and all other
+    inputs; the closest value where there is only one side, and the mean of the column where a series has no value.
+
+    :param frame: The table; NaN is a hole.
+    :param inputs: Names of its inputs; see :func:`time_column` for which is the time.
+    :param outputs: Its columns with holes, numbers.
+    :param task: Name of the column that tells tasks apart, if there is one.
+
+    Example:
+        >>> import pandas as pd
+        >>> from gpytorch_sgpvae.table.baselines import fill_by_interpolation
+        >>> frame = pd.DataFrame({"place": [1, 1, 1, 2], "day": [0, 1, 4, 1], "y": [1.0, None, 9.0, 5.0]})
+        >>> fill_by_interpolation(frame, ["place", "day"], ["y"])["y"].tolist()
+        [1.0, 3.0, 9.0, 5.0]
+    """
+    values = frame[list(outputs)].to_numpy(float, copy=True)  # (N, P)
+    for rows, times in _series(frame, inputs, task):
+        for column in values.T:
+            known = ~np.isnan(column[rows])
+            if known.any():
+                column[rows[~known]] = np.interp(times[~known], times[known], column[rows[known]])
+    return _with(frame, outputs, values)
+
+
+def fill_by_last_value(
+    frame: pd.DataFrame, inputs: Sequence[str], outputs: Sequence[str], task: str | None = None
+) -> pd.DataFrame:
+    """
+    The last value before a hole, in rows that share the task and all other inputs; the next one at the beginning of a
+    series, and the mean of the column where a series has no value.
+
+    :param frame: The table; NaN is a hole.
+    :param inputs: Names of its inputs; see :func:`time_column` for which is the time.
+    :param outputs: Its columns with holes, numbers.
+    :param task: Name of the column that tells tasks apart, if there is one.
+
+    Example:
+        >>> import pandas as pd
+        >>> from gpytorch_sgpvae.table.baselines import fill_by_last_value
+        >>> frame = pd.DataFrame({"day": [0, 1, 2, 3], "y": [None, 2.0, None, 4.0]})
+        >>> fill_by_last_value(frame, ["day"], ["y"])["y"].tolist()
+        [2.0, 2.0, 2.0, 4.0]
+    """
+    values = frame[list(outputs)].to_numpy(float, copy=True)  # (N, P)
+    for rows, _ in _series(frame, inputs, task):
+        values[rows] = pd.DataFrame(values[rows]).ffill().bfill().to_numpy()
+    return _with(frame, outputs, values)
+
+
+def _with(frame: pd.DataFrame, outputs: Sequence[str], values: np.ndarray) -> pd.DataFrame:
+    """The table with these values, and what is still missing as the mean of what was known (`N x P`)."""
+    means = frame[list(outputs)].astype(float).mean().to_numpy()
+    return frame.assign(**dict(zip(outputs, np.where(np.isnan(values), means, values).T, strict=True)))
+
+
+def _series(frame: pd.DataFrame, inputs: Sequence[str], task: str | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of each series its rows and its times, in the order of time."""
+    when = frame[time_column(frame, inputs)]
+    times = read_days(when) if is_date(when) else read_numbers(when)
+    together = series_columns(frame, inputs, task)
+    groups = frame.groupby(together, sort=False).indices.values() if together else [np.arange(len(frame))]
+    for rows in groups:
+        ordered = rows[np.argsort(times[rows], kind="stable")]
+        yield ordered, times[ordered]
