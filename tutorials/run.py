@@ -64,6 +64,7 @@ def run(path: Path) -> None:
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,
         coalesce_streams=True,
+        extra_arguments=["--IPKernelApp.log_level=40"],  # only what goes wrong
     )
     client.execute()
     for cell in notebook.cells:
