@@ -14,12 +14,11 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from gpytorch_sgpvae import GPVAE, MLP, VAE, Context, Prediction, refine
+from gpytorch_sgpvae import GPVAE, MLP, VAE, Context, LinearPlus, Prediction, refine
 from gpytorch_sgpvae.datasets import Normalizer, TaskData, load_eeg, load_jura
 from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
 
 from . import baselines
-from .decoders import LinearPlus
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import pool, score
