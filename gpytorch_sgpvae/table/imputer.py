@@ -17,25 +17,20 @@ from torch import Tensor
 from .. import metrics
 from ..context import Context
 from ..likelihoods import Prediction
-from ..likelihoods.observation_models.distributions import Categorical, ColumnwiseDistribution
-from ..models import SGPVAE
 from ..training.seeds import derive_seed, seeded
-from ..variational import Posterior
 from .errors import TableError, TableWarning, listed
 from .families import OutputColumn
-from .learning import train
-from .model import check_device, find_centers, make_model
+from .learning import hold_out, train, training_tasks
+from .model import check_device, find_centers, fit_units, make_model
 from .places import PlaceEffects
 from .reading import TableReader, TaskTable, check_columns
+from .summaries import JointFunctions, label_probabilities, most_probable, put
 
 logger = logging.getLogger(__name__)
 
 # Samples of the latent functions in a prediction, and rows that are predicted at a time.
 NUM_SAMPLES = 100
 ROWS_AT_A_TIME = 2000
-# Of the known entries, what fit holds out to see how well it does; in tasks of so many rows together, at most.
-HELD_OUT = 0.1
-MOST_ROWS_HELD_OUT = 10_000
 # Joint draws take a Cholesky factor of as many rows as have holes.
 MOST_ROWS_JOINTLY = 3000
 LEVEL = 0.95
@@ -57,8 +52,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     What is None is chosen from the table's shape: `num_latents` is half the number of outputs and one more, at most 8;
     `num_inducing` is 100, or 200 where a task has more than 2000 rows, but no more than there are different inputs;
     `batch_size` is as many tasks as have 1000 rows together, at most a tenth of them; `max_epochs` makes 1500 steps.
-    `fit` holds out a tenth of the known entries, trains on the rest, stops when these are predicted no better, and goes
-    back to where they were predicted best.
+    `fit` holds out a tenth of the known entries (of as many tasks as have 10,000 rows together), trains on the rest,
+    stops when these are predicted no better, and goes back to where they were predicted best.
 
     Where places come again in several tasks (the stations of all weeks), each has a constant of its own, for outputs of
     the families real and positive. Inputs are standardized. Dates, also as text, are counted in days, from the start of
@@ -150,8 +145,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         check_device(self.device)
         reader = TableReader.fit(df, self.inputs, self.outputs, self.task, self.periodic or {}, self.families or {})
         table = reader.read(df)
-        tasks = self._training_tasks(table)
-        held_out = self._hold_out([y for _, y in tasks])
+        tasks = training_tasks(table, self.task)
+        held_out = hold_out([y for _, y in tasks], self.seed)
         x, y_all = (np.concatenate(parts) for parts in zip(*tasks, strict=True))
         numbers = np.repeat(np.arange(len(tasks)), [len(rows) for rows, _ in tasks])
         shown = np.where(np.concatenate(held_out), np.nan, y_all)
@@ -165,7 +160,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             centers = self._as_tensor(find_centers(x, num_inducing, self.seed))
             periodic = [column.period is not None for column in reader.inputs]
             model = make_model(reader.outputs, periodic, self.network, num_latents, centers)
-            _fit_units(model, reader, y_all)
+            fit_units(model, reader.outputs, y_all)
             logger.info("%s", _describe(reader.outputs.columns))
             tensors = [(self._as_tensor(x), self._as_tensor(y - places.at(x)[0])) for x, y in tasks]
             masks = [torch.tensor(mask, device=tensors[0][0].device) for mask in held_out]
@@ -204,7 +199,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             where = np.flatnonzero(holes[:, j])
             chosen = summary.loc[holes[rows, j]]
             if len(where):
-                result[name] = _put(df[name], where, chosen[name].to_numpy())
+                result[name] = put(df[name], where, chosen[name].to_numpy())
             if intervals:
                 for suffix in ("std", "lower", "upper"):
                     values = chosen[f"{name}_{suffix}"]
@@ -260,7 +255,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         for numbers, prediction in self._predictions(table, table, rows):
             y = values[numbers]
             counts = (~y.isnan()).sum(0).cpu()  # (P,)
-            right = torch.where(y.isnan(), torch.nan, (_points(prediction) == y).to(y.dtype))
+            right = torch.where(y.isnan(), torch.nan, (most_probable(prediction) == y).to(y.dtype))
             scores = torch.stack(
                 [
                     (prediction.mean - y).square().nanmean(0),
@@ -310,7 +305,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             for j, column in enumerate(reader.outputs.columns):
                 where = np.flatnonzero(holes[:, j])
                 if len(where):
-                    filled[column.name] = _put(df[column.name], where, column.decode(draw[where, j]))
+                    filled[column.name] = put(df[column.name], where, column.decode(draw[where, j]))
             result.append(filled)
         return result
 
@@ -387,46 +382,6 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             raise TableError("This SGPVAEImputer has not been fitted yet: call fit(table) first.")
         return self._reader
 
-    def _training_tasks(self, table: TaskTable) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The rows of each task of which anything is known, where there are at least two."""
-        known = ~np.isnan(table.y).all(1)
-        tasks, short = [], []
-        for key, rows in zip(table.keys, table.rows, strict=True):
-            if len(rows) == 1:
-                short.append(key)
-            elif known[rows].sum() > 1:
-                tasks.append((table.x[rows[known[rows]]], table.y[rows[known[rows]]]))
-        if not tasks and len(short) == len(table.keys):
-            raise TableError(
-                f"Every task has one row only: the column {self.task!r} tells all rows apart, and there is nothing to "
-                "learn from row to row. Choose a task column that rows share, such as the week or the patient, or none."
-            )
-        if not tasks:
-            raise TableError("No task has two rows with known outputs: there is nothing to learn from.")
-        if short:
-            warnings.warn(
-                f"{len(short)} task{'s have' if len(short) > 1 else ' has'} one row only and nothing to learn from: "
-                f"{listed(short[:5])}. It is left out of the training.",
-                TableWarning,
-                stacklevel=3,
-            )
-        return tasks
-
-    def _hold_out(self, targets: list[np.ndarray]) -> list[np.ndarray]:
-        """Entries that training does not see, some of each output where there are ten (`N x P` for each task)."""
-        random = np.random.default_rng(self.seed)
-        masks = [np.zeros(y.shape, dtype=bool) for y in targets]
-        order, rows = random.permutation(len(targets)), 0
-        for i in order:
-            masks[i] = ~np.isnan(targets[i]) & (random.random(targets[i].shape) < HELD_OUT)
-            rows += len(masks[i])
-            if rows >= MOST_ROWS_HELD_OUT:
-                break
-        if not any(mask.any() for mask in masks):
-            first = int(order[0])
-            masks[first].ravel()[np.flatnonzero(~np.isnan(targets[first]))[0]] = True
-        return masks
-
     def _predictions(
         self, context: TaskTable, places: TaskTable, rows: np.ndarray, one_by_one: bool = False
     ) -> Iterator[tuple[np.ndarray, Prediction]]:
@@ -476,9 +431,9 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         names = ("point", "std", "lower", "upper", "probability")
         every = {name: np.full((len(places.x), len(columns)), np.nan) for name in names}
         for part, prediction in self._predictions(context, places, rows):
-            found = {"point": _points(prediction)}
+            found = {"point": most_probable(prediction)}
             if intervals:
-                found["probability"] = _probabilities(prediction, found["point"])
+                found["probability"] = label_probabilities(prediction, found["point"])
                 found["std"] = prediction.stddev
                 found["lower"], found["upper"] = prediction.quantile([0.5 - 0.5 * LEVEL, 0.5 + 0.5 * LEVEL])
             for name, tensor in found.items():
@@ -502,86 +457,6 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     def _as_tensor(self, values: np.ndarray) -> Tensor:
         dtype = getattr(torch, self.dtype) if isinstance(self.dtype, str) else self.dtype
         return torch.as_tensor(values, dtype=dtype, device=self.device or "cpu")
-
-
-class JointFunctions:
-    """
-    The latent functions at all inputs together, and what is certain beside them, for joint samples.
-
-    :param posterior: Of the latent functions.
-    :param x: The inputs (`N x D`).
-    :param certain: (`N x C`).
-    """
-
-    def __init__(self, posterior: Posterior, x: Tensor, certain: Tensor):
-        self.functions = posterior(x)
-        self.certain = certain
-
-    def sample(self, sample_shape: torch.Size) -> Tensor:
-        functions = self.functions.sample(sample_shape)  # (S, N, K)
-        return torch.cat([functions, self.certain.expand(*sample_shape, *self.certain.shape)], -1)
-
-
-def _fit_units(model: SGPVAE, reader: TableReader, targets: np.ndarray) -> None:
-    """What is known of the outputs before any training: their units, and how large counts are."""
-    parameter = next(model.parameters())
-    network = model.strategy._variational_distribution.network
-    network.fit(torch.as_tensor(targets, dtype=parameter.dtype, device=parameter.device))
-    affine: Any = model.likelihood.decoder[-1]  # type: ignore[index]
-    for buffer, values in zip((affine.shift, affine.scale), reader.outputs.decoder_scale(targets), strict=True):
-        buffer.copy_(torch.tensor(values, dtype=parameter.dtype))
-    observations: Any = model.likelihood.observation_model
-    first = 0
-    for group, part in zip(
-        reader.outputs.groups, getattr(observations, "observation_models", [observations]), strict=True
-    ):
-        if group[0].family == "count":
-            # twice Poisson's variance: no optimizer gets from 1 to the hundreds that large counts may need
-            part.dispersion = torch.tensor(np.nanmean(targets[:, first : first + len(group)], 0))
-        first += len(group)
-
-
-def _points(prediction: Prediction) -> Tensor:
-    """The mean, or where values are labels the number of the most probable one (`n x P`)."""
-    means = []
-    for part, column in _parts(prediction):
-        if isinstance(part, Categorical):
-            column = part.probs.mean(0).argmax(-1).to(column.dtype)
-        elif isinstance(part, torch.distributions.Bernoulli):
-            column = (column > 0.5).to(column.dtype)
-        means.append(column)
-    return torch.cat(means, -1)
-
-
-def _probabilities(prediction: Prediction, points: Tensor) -> Tensor:
-    """Of the labels (`n x P`), NaN where values are none."""
-    result = torch.full_like(points, torch.nan)
-    first = 0
-    for part, column in _parts(prediction):
-        last = first + column.shape[-1]
-        if isinstance(part, (Categorical, torch.distributions.Bernoulli)):
-            result[:, first:last] = part.log_prob(points[:, first:last]).exp().mean(0)
-        first = last
-    return result
-
-
-def _parts(prediction: Prediction) -> list[tuple[torch.distributions.Distribution, Tensor]]:
-    """The components of each kind (`S x n x P_g`), with their columns of the mean."""
-    components = prediction.components
-    if isinstance(components, ColumnwiseDistribution):
-        return components.split(prediction.mean)
-    return [(components, prediction.mean)]
-
-
-def _put(column: pd.Series, where: np.ndarray, values: np.ndarray) -> pd.Series:
-    """The column with values at some positions, of the type that it had."""
-    filled = column.copy()
-    if pd.api.types.is_integer_dtype(column.dtype):
-        values = np.round(values.astype(float)).astype(int)
-    elif pd.api.types.is_float_dtype(column.dtype):
-        values = values.astype(float)
-    filled.iloc[where] = pd.array(list(values), dtype=column.dtype)
-    return filled
 
 
 def _added_names(outputs: Sequence[str]) -> list[str]:

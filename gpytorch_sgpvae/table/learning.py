@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import gpytorch
+import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
@@ -19,6 +20,8 @@ from ..context import Context
 from ..models import SGPVAE
 from ..training import SGPVAEModule, TaskBatch, TaskDataset, TaskLoader, make_trainer
 from ..training.seeds import TaskDraws
+from .errors import TableError, TableWarning, listed
+from .reading import TaskTable
 
 LEARNING_RATE = 2e-2
 # Factor of the KL divergence.
@@ -34,8 +37,63 @@ CALIBRATION_SAMPLES = 20
 CALIBRATION_WEIGHT = 5.0
 # A longer task is shown in windows of so many rows: one that is near all others in it.
 WINDOW = 2000
+# Of the known entries, what fit holds out to see how well it does; in tasks of so many rows together, at most.
+HELD_OUT = 0.1
+MOST_ROWS_HELD_OUT = 10_000
 
 Task = tuple[Tensor, Tensor]
+
+
+def training_tasks(table: TaskTable, task: str | None) -> list[tuple[np.ndarray, np.ndarray]]:
+    """
+    The rows of each task of which anything is known, where there are at least two: x (`N x D`) and y (`N x P`).
+
+    :param table: As it was read.
+    :param task: Name of the column that tells the tasks apart.
+    """
+    known = ~np.isnan(table.y).all(1)
+    tasks, short = [], []
+    for key, rows in zip(table.keys, table.rows, strict=True):
+        if len(rows) == 1:
+            short.append(key)
+        elif known[rows].sum() > 1:
+            tasks.append((table.x[rows[known[rows]]], table.y[rows[known[rows]]]))
+    if not tasks and len(short) == len(table.keys):
+        raise TableError(
+            f"Every task has one row only: the column {task!r} tells all rows apart, and there is nothing to "
+            "learn from row to row. Choose a task column that rows share, such as the week or the patient, or none."
+        )
+    if not tasks:
+        raise TableError("No task has two rows with known outputs: there is nothing to learn from.")
+    if short:
+        warnings.warn(
+            f"{len(short)} task{'s have' if len(short) > 1 else ' has'} one row only and nothing to learn from: "
+            f"{listed(short[:5])}. It is left out of the training.",
+            TableWarning,
+            stacklevel=3,
+        )
+    return tasks
+
+
+def hold_out(targets: list[np.ndarray], seed: int) -> list[np.ndarray]:
+    """
+    Entries that training does not see, for each task (`N x P`): a tenth, of as many tasks as have 10,000 rows together.
+
+    :param targets: The outputs of each task (`N x P`).
+    :param seed: Of their choice.
+    """
+    random = np.random.default_rng(seed)
+    masks = [np.zeros(y.shape, dtype=bool) for y in targets]
+    order, rows = random.permutation(len(targets)), 0
+    for i in order:
+        masks[i] = ~np.isnan(targets[i]) & (random.random(targets[i].shape) < HELD_OUT)
+        rows += len(masks[i])
+        if rows >= MOST_ROWS_HELD_OUT:
+            break
+    if not any(mask.any() for mask in masks):
+        first = int(order[0])
+        masks[first].ravel()[np.flatnonzero(~np.isnan(targets[first]))[0]] = True
+    return masks
 
 
 class TableModule(SGPVAEModule):

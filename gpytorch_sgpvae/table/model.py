@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import gpytorch
 import numpy as np
@@ -58,6 +59,29 @@ def make_model(
         torch.nn.Sequential(decoder, Affine(observation_model.decoder_size)),
         observation_model,
     )
+
+
+def fit_units(model: SGPVAE, outputs: Outputs, targets: np.ndarray) -> None:
+    """
+    Set what is known of the outputs before any training: their units, and how large counts are.
+
+    :param model: Of :func:`make_model`.
+    :param outputs: The output columns.
+    :param targets: (`N x P`).
+    """
+    parameter = next(model.parameters())
+    network = model.strategy._variational_distribution.network
+    network.fit(torch.as_tensor(targets, dtype=parameter.dtype, device=parameter.device))
+    affine: Any = model.likelihood.decoder[-1]  # type: ignore[index]
+    for buffer, values in zip((affine.shift, affine.scale), outputs.decoder_scale(targets), strict=True):
+        buffer.copy_(torch.tensor(values, dtype=parameter.dtype))
+    observations: Any = model.likelihood.observation_model
+    first = 0
+    for group, part in zip(outputs.groups, getattr(observations, "observation_models", [observations]), strict=True):
+        if group[0].family == "count":
+            # twice Poisson's variance: no optimizer gets from 1 to the hundreds that large counts may need
+            part.dispersion = torch.tensor(np.nanmean(targets[:, first : first + len(group)], 0))
+        first += len(group)
 
 
 def make_kernel(periodic: Sequence[bool], num_latents: int, lengthscale: float) -> gpytorch.kernels.Kernel:
