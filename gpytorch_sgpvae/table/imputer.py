@@ -523,13 +523,22 @@ class JointFunctions:
 
 
 def _fit_units(model: SGPVAE, reader: TableReader, targets: np.ndarray) -> None:
-    """What is known of the outputs before any training: buffers of the network and of the decoder."""
+    """What is known of the outputs before any training: their units, and how large counts are."""
     parameter = next(model.parameters())
     network = model.strategy._variational_distribution.network
     network.fit(torch.as_tensor(targets, dtype=parameter.dtype, device=parameter.device))
     affine: Any = model.likelihood.decoder[-1]  # type: ignore[index]
     for buffer, values in zip((affine.shift, affine.scale), reader.outputs.decoder_scale(targets), strict=True):
         buffer.copy_(torch.tensor(values, dtype=parameter.dtype))
+    observations: Any = model.likelihood.observation_model
+    first = 0
+    for group, part in zip(
+        reader.outputs.groups, getattr(observations, "observation_models", [observations]), strict=True
+    ):
+        if group[0].family == "count":
+            # twice Poisson's variance: no optimizer gets from 1 to the hundreds that large counts may need
+            part.dispersion = torch.tensor(np.nanmean(targets[:, first : first + len(group)], 0))
+        first += len(group)
 
 
 def _points(prediction: Prediction) -> Tensor:

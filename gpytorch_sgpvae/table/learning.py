@@ -187,7 +187,10 @@ def calibrate(model: SGPVAE, tasks: Sequence[tuple[Tensor, Tensor, Tensor]]) -> 
         optimizer.zero_grad()
         log_probs = model.likelihood.observation_model(values).log_prob(filled).logsumexp(0)  # (n, P)
         # a few entries do not overrule what was trained
-        change = sum((now - before).square().sum() for now, before in zip(parameters, trained, strict=True))
+        change = sum(
+            ((now - before) / before.abs().clamp_min(1.0)).square().sum()
+            for now, before in zip(parameters, trained, strict=True)
+        )
         result = CALIBRATION_WEIGHT * change - torch.where(known, log_probs, 0.0).sum()
         result.backward()
         return result
