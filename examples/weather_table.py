@@ -7,7 +7,6 @@ A generated table of weather with holes, filled by the `sgpvae` command: scores,
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import subprocess
 import sys
@@ -63,10 +62,8 @@ def sgpvae(*arguments: object) -> None:
     """Show the command, and run it."""
     words = ["sgpvae", *map(str, arguments)]
     print(f"\n$ {shlex.join(words)}", flush=True)
-    # A second thread is worth little where a core is free for it, and costs much where none is.
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
     # that of this Python, whatever the shell would find
-    subprocess.run([Path(sys.executable).with_name("sgpvae"), *words[1:]], check=True, env=environment)
+    subprocess.run([Path(sys.executable).with_name("sgpvae"), *words[1:]], check=True)
 
 
 def draw(weather: WeatherTable, filled: pd.DataFrame) -> Figure:

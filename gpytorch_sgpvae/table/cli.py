@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from .. import __version__
 from ..files import replacing
@@ -55,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=logging.WARNING if options.quiet else logging.INFO, format="%(message)s", stream=sys.stderr
     )
     logging.getLogger("lightning").setLevel(logging.ERROR)
+    # As many as there are cores wait for each other more than they compute where others are at work too.
+    torch.set_num_threads(max(options.threads, 1))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", TableWarning)
@@ -199,6 +202,13 @@ def _add(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentPars
     )
     parser.set_defaults(run=run)
     parser.add_argument("--device", help="to compute on, such as cuda; default: the CPU")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        metavar="N",
+        help="to compute with: more help with long tasks only (default: 1)",
+    )
     parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     return parser

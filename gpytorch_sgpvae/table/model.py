@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +14,6 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from ..inference_networks import InferenceNetwork
-from ..kernels import ScaledRBFKernel
 from ..mlp import MLP, LinearPlus
 from ..models import SGPVAE
 from ..models._amortized_model import NETWORKS
@@ -86,29 +87,24 @@ def fit_units(model: SGPVAE, outputs: Outputs, targets: np.ndarray) -> None:
 
 def make_kernel(periodic: Sequence[bool], num_latents: int, lengthscale: float) -> gpytorch.kernels.Kernel:
     """
-    For each latent function a scaled RBF kernel with a lengthscale for each input, times a periodic kernel for each
-    input that is periodic.
+    For each latent function a scaled Matérn kernel with a lengthscale for each input, times a periodic kernel for each
+    input that is periodic. Measured functions are rough: with nu = 3/2 held-out entries are more probable than with an
+    RBF kernel.
     """
     latents = torch.Size([num_latents])
     plain = tuple(i for i, is_periodic in enumerate(periodic) if not is_periodic)
-    if len(plain) == len(periodic):
-        kernel: gpytorch.kernels.Kernel = ScaledRBFKernel(ard_num_dims=len(periodic), batch_shape=latents)
-        kernel.base_kernel.lengthscale = lengthscale
-    else:
-        factors = []
-        if plain:
-            factors.append(gpytorch.kernels.RBFKernel(ard_num_dims=len(plain), batch_shape=latents, active_dims=plain))
-            factors[0].lengthscale = lengthscale
-        for i, is_periodic in enumerate(periodic):
-            if is_periodic:
-                factor = gpytorch.kernels.PeriodicKernel(batch_shape=latents, active_dims=(i,))
-                factor.period_length = 1.0
-                factor.raw_period_length.requires_grad_(False)
-                factors.append(factor)
-        product = factors[0]
-        for factor in factors[1:]:
-            product = product * factor
-        kernel = gpytorch.kernels.ScaleKernel(product, batch_shape=latents)
+    factors: list[gpytorch.kernels.Kernel] = []
+    if plain:
+        matern = gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=len(plain), batch_shape=latents, active_dims=plain)
+        matern.lengthscale = lengthscale
+        factors.append(matern)
+    for i, is_periodic in enumerate(periodic):
+        if is_periodic:
+            factor = gpytorch.kernels.PeriodicKernel(batch_shape=latents, active_dims=(i,))
+            factor.period_length = 1.0
+            factor.raw_period_length.requires_grad_(False)
+            factors.append(factor)
+    kernel = gpytorch.kernels.ScaleKernel(functools.reduce(operator.mul, factors), batch_shape=latents)
     kernel.outputscale = 1.0
     return kernel
 
