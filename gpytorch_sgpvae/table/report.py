@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +13,19 @@ import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from linear_operator.operators import DiagLinearOperator
 from matplotlib.axes import Axes
-from matplotlib.dates import date2num
 from matplotlib.figure import Figure
 from torch import Tensor
-from torch.distributions import Distribution
 
 from .. import __version__, metrics, plotting
 from ..files import replacing
-from ..likelihoods import Prediction
-from ..likelihoods.observation_models.distributions import Categorical, ColumnwiseDistribution
 from ..training.seeds import derive_seed, seeded
-from .baselines import fill_by_interpolation, fill_by_last_value, fill_by_mean, series_columns, time_column
+from .baselines import fill_by_interpolation, fill_by_last_value, fill_by_mean
+from .case import FRACTION, SEED, Case
 from .imputer import SGPVAEImputer
 from .numbers import is_date, read_numbers
 from .page import COLUMN, PAGE, STYLE, Cell, Grid, Picture, Section, render
-from .predictive import predictive
 
-# What is hidden of a table to be asked for, and the seed of its choice: those of `score`.
-FRACTION, SEED = 0.1, 0
-NUM_EXAMPLES = 3
-# Outputs that are drawn of a table with more.
-MOST_OUTPUTS = 6
 GRID_POINTS = 120
-# Pairs of names of coordinates, the one to the right first.
-COORDINATES = [
-    ({"lon", "long", "lng", "longitude"}, {"lat", "latitude"}),
-    ({"easting", "east"}, {"northing", "north"}),
-    ({"x"}, {"y"}),
-    ({"xloc"}, {"yloc"}),
-]
-FEWEST_PLACES = 5
 MODEL = "SGP-VAE"
 
 
@@ -73,7 +55,7 @@ def write_report(
         >>> path.read_text()[:15]
         '<!DOCTYPE html>'
     """
-    case = _Case(imputer, frame)
+    case = Case(imputer, frame)
     # the same table makes the same page
     with matplotlib.rc_context(STYLE), seeded(derive_seed("report", imputer.seed)):
         sections = [
@@ -95,90 +77,7 @@ def write_report(
         file.write(page.encode())
 
 
-class _Case:
-    """
-    A table, with some of it hidden, and the model's answers.
-
-    :ivar seen: The table with more holes.
-    :ivar values: All that is known of the outputs, as numbers (`N x P`); labels are counted.
-    :ivar measured: The outputs but for categories, whose labels are no numbers to draw or to average.
-    :ivar hidden: Which entries of these are hidden (`N x Q`).
-    :ivar known: What the model is shown of them (`N x Q`).
-    :ivar truth: What it is not (`N x Q`).
-    """
-
-    def __init__(self, imputer: SGPVAEImputer, frame: pd.DataFrame):
-        self.imputer = imputer
-        self.frame = frame.reset_index(drop=True)
-        self.inputs, self.outputs, self.task = list(imputer.inputs), list(imputer.outputs), imputer.task
-        self.families = imputer.families_
-        reader = imputer._fitted_reader
-        self.values = reader.outputs.values_of(torch.tensor(reader.read(self.frame).y))
-        self.num_holes = int(self.frame[self.outputs].isna().to_numpy().sum())
-        self.seen, mask = imputer.hide(self.frame, FRACTION, SEED)
-        self.num_hidden = int(mask.to_numpy().sum())
-        self.measured = [name for name in self.outputs if self.families[name] != "category"]
-        values = self.values[:, [self.outputs.index(name) for name in self.measured]]
-        self.hidden = torch.tensor(mask[self.measured].to_numpy(bool))
-        self.known = values.masked_fill(self.hidden, torch.nan)
-        self.truth = values.masked_fill(~self.hidden, torch.nan)
-        self.drawn = list(range(min(len(self.measured), MOST_OUTPUTS)))
-
-    def predict(self, frame: pd.DataFrame) -> Prediction:
-        """Of what was measured, at other inputs (`N x Q`)."""
-        prediction = predictive(self.imputer, frame, context=self.seen)
-        everything = prediction.likelihood
-        mean, stddev = prediction.function_mean, prediction.function_stddev
-        with torch.no_grad():
-            return Prediction(lambda f: _without_categories(everything(f)), mean, stddev, prediction.num_samples)
-
-    @cached_property
-    def numbers(self) -> pd.DataFrame:
-        """The table that the model is shown, with outputs that are numbers."""
-        return self.seen.assign(**dict(zip(self.measured, self.known.T.numpy(), strict=True)))
-
-    @cached_property
-    def time(self) -> str:
-        return time_column(self.frame, self.inputs)
-
-    @cached_property
-    def series(self) -> list[np.ndarray]:
-        """Rows that differ in time alone, of all series with at least two."""
-        together = series_columns(self.frame, self.inputs, self.task)
-        groups = self.frame.groupby(together, sort=False).indices.values() if together else [np.arange(len(self.frame))]
-        return [rows for rows in groups if len(rows) > 1]
-
-    @cached_property
-    def examples(self) -> list[np.ndarray]:
-        """Series to draw: of the first task, one in the middle and the last one those with most hidden entries."""
-        best: dict[Any, np.ndarray] = {}
-        for rows in self.series:
-            key = None if self.task is None else self.frame[self.task].iloc[rows[0]]
-            if key not in best or self.hidden[rows].sum() > self.hidden[best[key]].sum():
-                best[key] = rows
-        found = list(best.values())
-        chosen = np.linspace(0, len(found) - 1, min(NUM_EXAMPLES, len(found))).round().astype(int)
-        return [found[i] for i in chosen]
-
-    @cached_property
-    def coordinates(self) -> tuple[str, str] | None:
-        """The inputs to the right and upwards."""
-        names = {name.lower(): name for name in self.inputs}
-        for right, up in COORDINATES:
-            pair = [names[name] for found in (right, up) for name in names if name in found]
-            if len(pair) == 2 and self.frame[pair].drop_duplicates().shape[0] >= FEWEST_PLACES:
-                return pair[0], pair[1]
-        return None
-
-    def positions(self, frame: pd.DataFrame) -> Tensor:
-        """Of rows in time, as the axis of a picture has them (`N`)."""
-        column = frame[self.time]
-        if is_date(self.frame[self.time]):
-            return torch.tensor(date2num(pd.to_datetime(column)))
-        return torch.tensor(read_numbers(column))
-
-
-def _table(case: _Case) -> Section:
+def _table(case: Case) -> Section:
     tasks = 1 if case.task is None else case.frame[case.task].nunique()
     num_entries = len(case.frame) * len(case.outputs)
     rows = []
@@ -211,7 +110,7 @@ def _table(case: _Case) -> Section:
     )
 
 
-def _missingness(case: _Case) -> Section:
+def _missingness(case: Case) -> Section:
     order, sizes = np.arange(len(case.frame)), None
     if case.task is not None:
         codes, keys = pd.factorize(case.frame[case.task])
@@ -235,7 +134,7 @@ def _missingness(case: _Case) -> Section:
     )
 
 
-def _scores(case: _Case) -> Section:
+def _scores(case: Case) -> Section:
     scores = case.imputer.score(case.frame, FRACTION, SEED)
     numbers = case.numbers
     rivals = {"column mean": fill_by_mean(numbers, case.measured)}
@@ -294,7 +193,7 @@ def _scores(case: _Case) -> Section:
     )
 
 
-def _calibration(case: _Case) -> Section:
+def _calibration(case: Case) -> Section:
     columns = [p for p in case.drawn if case.families[case.measured[p]] in ("real", "positive", "amount")] or case.drawn
     names = [case.measured[p] for p in columns]
     rows = case.hidden.any(-1)
@@ -316,7 +215,7 @@ def _calibration(case: _Case) -> Section:
     )
 
 
-def _examples(case: _Case) -> Section:
+def _examples(case: Case) -> Section:
     pictures = []
     for number, rows in enumerate(case.examples):
         part = case.frame.iloc[rows]
@@ -358,7 +257,7 @@ def _examples(case: _Case) -> Section:
     )
 
 
-def _maps(case: _Case) -> Section:
+def _maps(case: Case) -> Section:
     assert case.coordinates is not None
     together = [*([] if case.task is None else [case.task])]
     if case.time not in case.coordinates:
@@ -400,7 +299,7 @@ def _maps(case: _Case) -> Section:
     )
 
 
-def _training(case: _Case) -> Section:
+def _training(case: Case) -> Section:
     scores = case.imputer.history_
     history = {str(name): (scores["epoch"].tolist(), scores[name].tolist()) for name in scores if name != "epoch"}
     pictures = []
@@ -419,20 +318,14 @@ def _training(case: _Case) -> Section:
     )
 
 
-def _latents(case: _Case, grid: pd.DataFrame) -> MultivariateNormal:
+def _latents(case: Case, grid: pd.DataFrame) -> MultivariateNormal:
     """Without what a prediction has beside the latent functions."""
     prediction, num_latents = case.predict(grid), case.imputer.model_.model.variational_strategy.num_tasks
     mean, stddev = prediction.function_mean[:, :num_latents], prediction.function_stddev[:, :num_latents]
     return MultitaskMultivariateNormal(mean, DiagLinearOperator(stddev.square().reshape(-1)))
 
 
-def _without_categories(outputs: Distribution) -> Distribution:
-    parts = outputs.parts if isinstance(outputs, ColumnwiseDistribution) else [outputs]
-    measured = [part for part in parts if not isinstance(part, Categorical)]
-    return measured[0] if len(measured) == 1 else ColumnwiseDistribution(measured)
-
-
-def _grid(case: _Case, part: pd.DataFrame) -> pd.DataFrame:
+def _grid(case: Case, part: pd.DataFrame) -> pd.DataFrame:
     """Rows that go evenly through the time of a series."""
     rows = pd.concat([part.iloc[[0]]] * GRID_POINTS, ignore_index=True)
     column = part[case.time]
@@ -453,14 +346,14 @@ def _legend_above(figure: Figure, panels: np.ndarray) -> None:
     figure.legend(entries.values(), entries.keys(), loc="outside upper left", ncols=3)
 
 
-def _label_time(case: _Case, axes: Axes) -> None:
+def _label_time(case: Case, axes: Axes) -> None:
     axes.set_xlabel(case.time)
     if is_date(case.frame[case.time]):
         axes.xaxis_date()
         axes.tick_params(axis="x", rotation=30)
 
 
-def _series_label(case: _Case, part: pd.DataFrame) -> str:
+def _series_label(case: Case, part: pd.DataFrame) -> str:
     """The task of a series, and whatever else its rows agree in that is no output."""
     named = [name for name in part if name not in case.outputs and name != case.time and part[name].nunique() == 1]
     named.sort(key=lambda name: (name != case.task, name in case.inputs))
