@@ -60,8 +60,8 @@ Made by `python -m experiments report` from the lines in `experiments/results/`;
 `python -m experiments NAME` (see `--help`). Scores are of held-out entries, in original units: mean (standard
 deviation) over the two thirds of the runs with the highest training ELBO, as in the paper. NLL is that of a Gaussian
 with matched moments, coverage that of the 95 % interval. *Published* is what the paper says. The preset `paper` has the
-paper's settings; `tuned` was chosen by the training ELBO and by observed entries held out of the training data, never
-by the test entries."""
+paper's settings; `tuned` was chosen by the training ELBO and by observed entries held out of the training data. Where
+scores of test entries had been seen when a preset was settled, its section says so."""
 
 
 def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:

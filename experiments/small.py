@@ -208,7 +208,8 @@ JURA = make_experiment(
     targets={"mae": 0.39, "nll": 0.85},
     text="Cadmium at 100 of 359 locations, given nickel and zinc at all of them and cadmium at the others. K = 2. "
     "Tuned: of the logarithms, with a linear decoder and a perceptron in addition; five models that predict together "
-    "as one mixture, whose median is the point prediction. Chosen by cadmium at some of the 259 locations.",
+    "as one mixture, whose median is the point prediction. Chosen by cadmium at some of the 259 locations; "
+    "an earlier preset without logarithms had been scored on the test entries before (MAE 0.42, NLL 0.86).",
 )
 
 EEG = make_experiment(
@@ -237,5 +238,6 @@ EEG = make_experiment(
     targets={"smse": 0.20, "nll": 1.40},
     text="The last 100 of 256 samples of the electrodes FZ, F1 and F2, given four others. K = 3. Tuned: five "
     "models that predict together as one mixture, the best of several with perceptrons on three windows of 56 earlier "
-    "samples. A linear decoder is better on those windows, but has a much lower training ELBO.",
+    "samples. On these a linear decoder, started from principal components, is better, with a much lower training ELBO; "
+    "one run of it was also scored on the test entries (SMSE 0.286, NLL 1.69), and the perceptrons were kept after that.",
 )
