@@ -182,11 +182,12 @@ def plot_outputs(
             _draw_dots(panel, at[known], y[known], label="held out", markeredgecolor=_color(1), markerfacecolor="none")
         panel.set_ylabel(labels[column])
     panels[-1].set_xlabel("x")
+    drawn = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    entries = list(drawn.values()), list(drawn)
     if axes is None:
-        handles, entries = panels[0].get_legend_handles_labels()
-        panels[0].figure.legend(handles, entries, loc="outside upper center", ncols=len(entries), frameon=False)
+        panels[0].figure.legend(*entries, loc="outside upper center", ncols=len(drawn), frameon=False)
     else:
-        panels[0].legend()
+        panels[0].legend(*entries)
     return panels
 
 
@@ -512,10 +513,14 @@ def _draw_band(axes: Axes, x: Tensor, lower: Tensor, upper: Tensor, color: str, 
 
 
 def _draw_dots(axes: Axes, x: Tensor, y: Tensor, **kwargs: Any) -> None:
+    if not len(x):
+        return  # nor an entry in the legend
     axes.plot(x.numpy(), y.numpy(), linestyle="none", marker="o", markersize=3.5, **kwargs)
 
 
 def _draw_ticks(axes: Axes, x: Tensor, label: str) -> None:
+    if not len(x):
+        return
     line: dict[str, Any] = {"linestyle": "none", "marker": "|", "color": "gray", "markersize": 7}
     axes.plot(x.numpy(), [0.02] * len(x), transform=axes.get_xaxis_transform(), label=label, **line)
 
