@@ -182,7 +182,9 @@ def plot_outputs(
             _draw_dots(panel, at[known], y[known], label="held out", markeredgecolor=_color(1), markerfacecolor="none")
         panel.set_ylabel(labels[column])
     panels[-1].set_xlabel("x")
-    drawn = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    drawn = {
+        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
     entries = list(drawn.values()), list(drawn)
     if axes is None:
         panels[0].figure.legend(*entries, loc="outside upper center", ncols=len(drawn), frameon=False)
