@@ -14,6 +14,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from matplotlib.figure import Figure
 
 from gpytorch_sgpvae import GPVAE, SGPVAE, Context, Prediction, metrics, plotting
+from gpytorch_sgpvae.plotting.missingness import MAX_PIXELS
 
 P, K, N = 3, 2, 12
 Z975 = 1.959963984540054
@@ -322,7 +323,7 @@ class TestMissingness:
         y = torch.zeros(5000, 1)
         y[::2] = torch.nan
         pixels = plotting.plot_missingness(y).get_images()[0].get_array()
-        assert pixels.shape == (1, plotting.MAX_PIXELS)
+        assert pixels.shape == (1, MAX_PIXELS)
         assert pixels.mean() == pytest.approx(0.5)
 
 
