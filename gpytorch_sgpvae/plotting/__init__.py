@@ -2,7 +2,8 @@ r"""
 The pictures that every user wants. Each function draws on the axes that it is given, or makes some, and returns them;
 tensors may be of any dtype, on any device, with gradients or without. Needs the extra `plot`.
 
-Bands are central 95 % intervals. The colors are Okabe and Ito's, which color-blind people can tell apart.
+Bands are central 95 % intervals. The colors are Okabe and Ito's, which color-blind people can tell apart; `STYLES` has
+them, each with a marker and dashes, for pictures of your own.
 
 Example:
     >>> import torch
@@ -33,12 +34,11 @@ from .maps import plot_map, plot_predicted_map
 from .missingness import plot_missingness
 from .outputs import plot_outputs
 from .panels import legend_entries
-from .styles import STYLES
-from .training_curves import TRAINING_PANELS, plot_training_curves, training_panels
+from .styles import STYLES as STYLES
+from .training_curves import TRAINING_PANELS as TRAINING_PANELS
+from .training_curves import plot_training_curves, training_panels
 
 __all__ = [
-    "STYLES",
-    "TRAINING_PANELS",
     "legend_entries",
     "plot_calibration",
     "plot_latents",
