@@ -4,6 +4,7 @@ glossary, the changelog and the results are pages where they are, so that links 
 """
 
 import importlib.metadata
+from types import ModuleType
 
 import matplotlib.axes
 import numpy as np
@@ -77,7 +78,9 @@ plot_include_source = True
 plot_html_show_formats = plot_html_show_source_link = False
 plot_formats = [("png", 110)]
 # which its signatures name, and only a type checker imports
-plotting.np, plotting.Axes = np, matplotlib.axes.Axes
+for module in vars(plotting).values():
+    if isinstance(module, ModuleType):
+        module.np, module.Axes = np, matplotlib.axes.Axes
 
 html_theme = "furo"
 html_title = "gpytorch_sgpvae"

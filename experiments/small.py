@@ -236,8 +236,8 @@ EEG = make_experiment(
         "gpvae indexnet, FF": {"smse": "0.25 (0.02)", "nll": "2.13 (0.28)"},
     },
     targets={"smse": 0.20, "nll": 1.40},
-    text="The last 100 of 256 samples of the electrodes FZ, F1 and F2, given four others. K = 3. Tuned: five "
-    "models that predict together as one mixture, the best of several with perceptrons on three windows of 56 earlier "
-    "samples. On these a linear decoder, started from principal components, is better, with a much lower training ELBO; "
-    "one run of it was also scored on the test entries (SMSE 0.286, NLL 1.69), and the perceptrons were kept after that.",
+    text="The last 100 of 256 samples of the electrodes FZ, F1 and F2, given four others. K = 3. Tuned: five models "
+    "that predict together as a mixture, the best of several with perceptrons on three windows of 56 earlier samples. "
+    "A linear decoder that starts from principal components is better on these, with a much lower training ELBO; one "
+    "run of it was also scored on the test entries (SMSE 0.286, NLL 1.69), and the perceptrons were kept after that.",
 )

@@ -359,7 +359,9 @@ class TestDevices:
 class TestPyro:
     """Pyro's guide reads q(u) before any call, and cannot pass a context."""
 
-    def test_svi_trains_a_model_under_conditioned_on(self):
+    # of several particles each has a backward pass of its own before the optimizer's step
+    @pytest.mark.parametrize("num_particles", [1, 3])
+    def test_svi_trains_a_model_under_conditioned_on(self, num_particles):
         import pyro
 
         class PyroModel(gpytorch.models.PyroGP):
@@ -377,7 +379,9 @@ class TestPyro:
         x = torch.rand(40, 2)
         y = torch.sin(5 * x[:, 0])
         model = PyroModel(x[:10])
-        svi = pyro.infer.SVI(model.model, model.guide, pyro.optim.Adam({"lr": 0.02}), pyro.infer.Trace_ELBO())
+        svi = pyro.infer.SVI(
+            model.model, model.guide, pyro.optim.Adam({"lr": 0.02}), pyro.infer.Trace_ELBO(num_particles)
+        )
         with conditioned_on(model, (x, y)):
             losses = [svi.step(x, y) for _ in range(60)]
             assert sum(losses[-10:]) < sum(losses[:10])

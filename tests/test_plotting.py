@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import defaultdict
 
 import matplotlib as mpl
 import numpy as np
@@ -13,6 +14,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from matplotlib.figure import Figure
 
 from gpytorch_sgpvae import GPVAE, SGPVAE, Context, Prediction, metrics, plotting
+from gpytorch_sgpvae.plotting.missingness import MAX_PIXELS
 
 P, K, N = 3, 2, 12
 Z975 = 1.959963984540054
@@ -42,8 +44,13 @@ def y(dtype):
 
 
 def lines(axes):
-    """Of each label the points, in the order of x."""
-    return {line.get_label(): np.column_stack(line.get_data()) for line in axes.get_lines()}
+    """Of each label the points, in the order of x; of a label that there is not, none."""
+    drawn = {line.get_label(): np.column_stack(line.get_data()) for line in axes.get_lines()}
+    return defaultdict(lambda: np.empty((0, 2)), drawn)
+
+
+def entries(legend):
+    return [text.get_text() for text in legend.get_texts()]
 
 
 def bands(axes):
@@ -138,9 +145,21 @@ class TestOutputs:
             np.testing.assert_array_equal(drawn["observed"], torch.stack([x, y[:, p]], -1)[seen])
             np.testing.assert_array_equal(drawn["held out"], torch.stack([x, truth[:, p]], -1)[known])
             np.testing.assert_array_equal(drawn["missing"][:, 0], x[~seen].sort().values)
-        # also what the first output has none of
-        labels = panels[0].get_legend_handles_labels()[1]
-        assert labels == ["95% band", "predicted", "observed", "missing", "held out"]
+        assert entries(panels[0].figure.legends[0]) == ["95% band", "predicted", "observed", "missing", "held out"]
+
+    @pytest.mark.parametrize("own_axes", [False, True])
+    def test_the_legend_has_what_is_drawn_for_any_output_and_nothing_else(self, model, x, y, own_axes):
+        def legend(y):
+            given = Figure().subplots(P) if own_axes else None
+            panels = plotting.plot_outputs(x, model.predict(x, (x, y)), (x, y), axes=given)
+            return entries(panels[0].get_legend() if own_axes else panels[0].figure.legends[0])
+
+        model.eval()
+        assert legend(y.nan_to_num()) == ["95% band", "predicted", "observed"]
+        others = y.clone()
+        others[:, 0] = 0.0
+        assert legend(others) == ["95% band", "predicted", "observed", "missing"]
+        assert legend(torch.full_like(y, torch.nan)) == ["95% band", "predicted", "missing"]
 
     def test_predictions_elsewhere_than_the_data(self, model, x, y):
         grid = torch.linspace(0, 1, 40, dtype=x.dtype)
@@ -304,7 +323,7 @@ class TestMissingness:
         y = torch.zeros(5000, 1)
         y[::2] = torch.nan
         pixels = plotting.plot_missingness(y).get_images()[0].get_array()
-        assert pixels.shape == (1, plotting.MAX_PIXELS)
+        assert pixels.shape == (1, MAX_PIXELS)
         assert pixels.mean() == pytest.approx(0.5)
 
 

@@ -57,10 +57,9 @@ def _as_in_a_kernel(monkeypatch):
     torch.set_num_threads(1)
 
 
-def test_there_are_notebooks_with_numbers_of_their_own():
+def test_there_are_ten_notebooks_with_numbers_of_their_own():
     numbers = [re.match(r"(\d\d)_[a-z_]+\.ipynb$", path.name)[1] for path in NOTEBOOKS]
-    assert numbers
-    assert len(set(numbers)) == len(numbers)
+    assert numbers == [f"{number:02}" for number in range(1, 11)]
 
 
 @pytest.mark.usefixtures("_as_in_a_kernel")

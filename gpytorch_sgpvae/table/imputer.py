@@ -79,9 +79,9 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     :param dtype: Of the computations, `torch.float64` or `torch.float32`.
     :param progress: Whether `fit` shows a progress bar.
 
-    :ivar families_: The family of each output.
-    :ivar history_: The scores of held-out entries in the course of training, a DataFrame.
-    :ivar model_: The :class:`~gpytorch_sgpvae.SGPVAE`.
+    :ivar families\_: The family of each output.
+    :ivar history\_: The scores of held-out entries in the course of training, a DataFrame.
+    :ivar model\_: The :class:`~gpytorch_sgpvae.SGPVAE`.
 
     Example:
         >>> import numpy as np, pandas as pd

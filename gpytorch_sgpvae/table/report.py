@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .. import __version__, metrics, plotting
 from ..files import replacing
+from ..plotting.missingness import MAX_LABELS
 from ..training.seeds import derive_seed, seeded
 from .baselines import fill_by_interpolation, fill_by_last_value, fill_by_mean
 from .case import FRACTION, SEED, Case
@@ -115,7 +116,7 @@ def _missingness(case: Case) -> Section:
     if case.task is not None:
         codes, keys = pd.factorize(case.frame[case.task])
         order, sizes = np.argsort(codes, kind="stable"), np.bincount(codes, minlength=len(keys)).tolist()
-    figure = Figure(figsize=(PAGE, 1.1 + 0.3 * min(len(case.outputs), plotting.MAX_LABELS)), layout="constrained")
+    figure = Figure(figsize=(PAGE, 1.1 + 0.3 * min(len(case.outputs), MAX_LABELS)), layout="constrained")
     plotting.plot_missingness(case.values[order], case.outputs, sizes, figure.add_subplot())
     gone = {name: case.frame[name].isna() for name in case.outputs}
     everything = np.logical_and.reduce(list(gone.values()))
@@ -233,7 +234,8 @@ def _examples(case: Case) -> Section:
             outputs=case.drawn,
             axes=panels,
         )
-        _legend_above(figure, panels)
+        panels[0].get_legend().remove()
+        figure.legend(**plotting.legend_entries(panels), loc="outside upper left", ncols=3)
         _label_time(case, panels[-1])
         label = _series_label(case, part)
         caption = f"{label}. Circles were hidden from the model." if number == 0 else f"{label}."
@@ -335,15 +337,6 @@ def _grid(case: Case, part: pd.DataFrame) -> pd.DataFrame:
     else:
         rows[case.time] = np.linspace(read_numbers(column).min(), read_numbers(column).max(), GRID_POINTS)
     return rows
-
-
-def _legend_above(figure: Figure, panels: np.ndarray) -> None:
-    # a panel may lack what another has, such as hidden values
-    entries = {
-        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-    }
-    panels[0].legend_.remove()
-    figure.legend(entries.values(), entries.keys(), loc="outside upper left", ncols=3)
 
 
 def _label_time(case: Case, axes: Axes) -> None:

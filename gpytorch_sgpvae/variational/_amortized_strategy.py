@@ -12,6 +12,7 @@ from gpytorch.utils.errors import CachingError
 from gpytorch.utils.memoize import add_to_cache, get_from_cache
 from gpytorch.variational._variational_strategy import _VariationalStrategy
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from ..allocator import keep_freed_memory
 from ..context import Context, as_context
@@ -68,6 +69,7 @@ class _AmortizedStrategy(_VariationalStrategy):
         keep_freed_memory()
         self._conditioning: Context | None = None
         self._conditioning_encoding: Encoding | None = None
+        self._conditioning_hooks: list[RemovableHandle] = []
         self._q_u_versions: tuple[int, ...] = ()
 
     @abstractmethod
@@ -135,6 +137,10 @@ class _AmortizedStrategy(_VariationalStrategy):
         """What calls without `context=` are conditioned on (see `conditioned_on`). Returns what it was before."""
         before, self._conditioning = self._conditioning, context
         self._forget_conditioning()
+        for hook in self._conditioning_hooks:
+            hook.remove()
+        learnt = [p for p in self.model.parameters() if p.requires_grad and context is not None]
+        self._conditioning_hooks = [parameter.register_hook(self._outdate_last_call) for parameter in learnt]
         return before
 
     @property
@@ -213,7 +219,7 @@ class _AmortizedStrategy(_VariationalStrategy):
     def __getstate__(self) -> dict[str, Any]:
         # q(u) of the last call hangs on a graph, which can be neither copied nor pickled.
         forgotten: dict[str, Any] = {"_memoize_cache": {}, "_conditioning": None, "_conditioning_encoding": None}
-        return {**self.__dict__, **forgotten}
+        return {**self.__dict__, **forgotten, "_conditioning_hooks": []}
 
     def _insert_latents(self, x: Tensor) -> Tensor:
         if self.num_latents is None:
@@ -251,6 +257,10 @@ class _AmortizedStrategy(_VariationalStrategy):
             return last is None
         has_graph = last[0].loc.requires_grad or not torch.is_grad_enabled()
         return not has_graph or self._q_u_versions != self._parameter_versions()
+
+    def _outdate_last_call(self, gradient: Tensor) -> None:
+        """A backward pass has used up its graph."""
+        self._q_u_versions = ()
 
     def _parameter_versions(self) -> tuple[int, ...]:
         """They count the changes in place, an optimizer's among them."""

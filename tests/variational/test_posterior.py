@@ -185,6 +185,19 @@ class TestConditionedOn:
                 (model.variational_strategy.kl_divergence().sum() + model(data[0]).mean.sum()).backward()
                 optimizer.step()
 
+    def test_gradients_add_up_over_passes_without_a_step(self, data):
+        model = helpers.make_model()
+
+        def gradients(num_passes):
+            model.zero_grad()
+            for _ in range(num_passes):
+                (model.variational_strategy.kl_divergence().sum() + model(data[0]).mean.sum()).backward()
+            return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+        with conditioned_on(model, data):
+            once = gradients(1)
+            torch.testing.assert_close(gradients(3), [3 * gradient for gradient in once])
+
     def test_a_training_step_factorizes_once_and_its_kl_is_that_of_its_call(self, data):
         model, likelihood = helpers.make_model(), helpers.make_likelihood()
         x, y = data
@@ -244,3 +257,4 @@ class TestConditionedOn:
             raise RuntimeError("on purpose")
         with pytest.raises(ValueError, match="context="):
             model(x_new)
+        assert not any(parameter._backward_hooks for parameter in model.parameters())
