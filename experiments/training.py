@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +14,7 @@ from torch import Tensor
 from gpytorch_sgpvae import Context, InferenceNetwork
 from gpytorch_sgpvae.models._amortized_model import _AmortizedModel
 from gpytorch_sgpvae.training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
+from gpytorch_sgpvae.training.quiet import quiet_lightning
 
 Task = tuple[Tensor, Tensor]
 
@@ -49,7 +48,6 @@ class TaskSettings:
 
 
 def train_on_tasks(model: _AmortizedModel, tasks: list[Task], settings: TaskSettings, seed: int) -> None:
-    quiet()
     module = SGPVAEModule(
         model,
         learning_rate=settings.learning_rate,
@@ -57,16 +55,17 @@ def train_on_tasks(model: _AmortizedModel, tasks: list[Task], settings: TaskSett
         num_samples=settings.num_samples,
         hide=settings.hide,
     )
-    trainer = make_trainer(
-        None,
-        max_epochs=settings.num_epochs,
-        gradient_clip_val=1e4,
-        enable_progress_bar=False,
-        accelerator="cpu",
-        devices=1,
-        log_every_n_steps=1000,
-    )
-    trainer.fit(module, TaskLoader(TaskDataset(tasks), settings.batch_size, seed=seed))
+    with quiet_lightning():
+        trainer = make_trainer(
+            None,
+            max_epochs=settings.num_epochs,
+            gradient_clip_val=1e4,
+            enable_progress_bar=False,
+            accelerator="cpu",
+            devices=1,
+            log_every_n_steps=1000,
+        )
+        trainer.fit(module, TaskLoader(TaskDataset(tasks), settings.batch_size, seed=seed))
     model.eval()
 
 
@@ -139,9 +138,3 @@ def training_elbo(model: _AmortizedModel, tasks: list[Task]) -> float:
     """The sum of the tasks' bounds, by which runs are kept or dropped."""
     with gpytorch.settings.num_likelihood_samples(ELBO_SAMPLES):
         return sum(model.elbo(Context(*task)).item() for task in tasks)
-
-
-def quiet() -> None:
-    """Lightning tells much that nobody asked for."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")

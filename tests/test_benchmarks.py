@@ -21,11 +21,11 @@ from benchmarks.shapes import SHAPES, make_data
 from benchmarks.studies import STUDIES, tables
 from benchmarks.studies.coefficients import fit
 from benchmarks.studies.growth import slope
-from benchmarks.studies.loop import quiet_lightning
 from benchmarks.study import Goal
 from benchmarks.tables import TABLES, hidden_entries
 from benchmarks.turns import take_turns
 from gpytorch_sgpvae.training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
+from gpytorch_sgpvae.training.quiet import quiet_lightning
 
 
 @pytest.fixture(scope="module")

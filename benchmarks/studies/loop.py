@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -114,6 +111,7 @@ there are {number(100 * (1 - rows_ratio))} % fewer rows.""",
 def time_loop(shape: Shape, case: Case, rounds: int) -> dict[str, Spread]:
     """Seconds of a bare step, of an iteration of the training loop, and of a checkpoint."""
     from gpytorch_sgpvae.training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
+    from gpytorch_sgpvae.training.quiet import quiet_lightning
 
     from ..turns import Turns, take_turns
 
@@ -156,20 +154,6 @@ def bare_steps(shape: Shape, contexts: Sequence[Context], dtype: torch.dtype = t
     """Each call is a step with the next of the contexts."""
     model, batches = make_model(shape, dtype), cycle(contexts)
     return training_step(model.parameters(), lambda: model.loss(next(batches)), LEARNING_RATE)
-
-
-@contextmanager
-def quiet_lightning() -> Iterator[None]:
-    """Without what it says of devices, tips, and runs without validation."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"lightning\.")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 @dataclass(frozen=True)

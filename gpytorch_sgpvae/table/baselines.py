@@ -37,6 +37,18 @@ def series_columns(frame: pd.DataFrame, inputs: Sequence[str], task: str | None)
     return [*([] if task is None else [task]), *(name for name in inputs if name != time)]
 
 
+def groups_of_rows(frame: pd.DataFrame, together: Sequence[str]) -> list[np.ndarray]:
+    """
+    The rows that agree in some columns, for each of their values; all rows where there are none.
+
+    :param frame: The table.
+    :param together: Names of the columns.
+    """
+    if not together:
+        return [np.arange(len(frame))]
+    return list(frame.groupby(list(together), sort=False).indices.values())
+
+
 def fill_by_mean(frame: pd.DataFrame, outputs: Sequence[str]) -> pd.DataFrame:
     """
     Each hole gets the mean of its column.
@@ -116,8 +128,6 @@ def _series(frame: pd.DataFrame, inputs: Sequence[str], task: str | None) -> Ite
     """Of each series its rows and its times, in the order of time."""
     when = frame[time_column(frame, inputs)]
     times = read_days(when) if is_date(when) else read_numbers(when)
-    together = series_columns(frame, inputs, task)
-    groups = frame.groupby(together, sort=False).indices.values() if together else [np.arange(len(frame))]
-    for rows in groups:
+    for rows in groups_of_rows(frame, series_columns(frame, inputs, task)):
         ordered = rows[np.argsort(times[rows], kind="stable")]
         yield ordered, times[ordered]

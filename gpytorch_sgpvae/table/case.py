@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from ..likelihoods import Prediction
 from ..likelihoods.observation_models.distributions import Categorical, ColumnwiseDistribution
-from .baselines import series_columns, time_column
+from .baselines import groups_of_rows, series_columns, time_column
 from .imputer import SGPVAEImputer
 from .numbers import is_date, read_numbers
 from .predictive import predictive
@@ -83,8 +83,7 @@ class Case:
     @cached_property
     def series(self) -> list[np.ndarray]:
         """Rows that differ in time alone, of all series with at least two."""
-        together = series_columns(self.frame, self.inputs, self.task)
-        groups = self.frame.groupby(together, sort=False).indices.values() if together else [np.arange(len(self.frame))]
+        groups = groups_of_rows(self.frame, series_columns(self.frame, self.inputs, self.task))
         return [rows for rows in groups if len(rows) > 1]
 
     @cached_property

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +17,7 @@ from tqdm import tqdm
 from ..context import Context
 from ..models import SGPVAE
 from ..training import SGPVAEModule, TaskBatch, TaskDataset, TaskLoader, make_trainer
+from ..training.quiet import quiet_lightning
 from ..training.seeds import TaskDraws
 from .errors import TableError, TableWarning, listed
 from .reading import TaskTable
@@ -192,7 +191,7 @@ def train(
     )
     device = next(model.parameters()).device
     best = KeepBest(epochs, progress)
-    with _quiet(), gpytorch.settings.debug(False):
+    with quiet_lightning(), gpytorch.settings.debug(False):
         trainer = make_trainer(
             None,
             monitor="val_nll",
@@ -302,17 +301,3 @@ def _window(x: Tensor, y: Tensor) -> Task:
 def _scatter(values: Tensor, frequency: float) -> Tensor:
     """Numbers from [0, 1), equal for equal values, without any pattern to be seen."""
     return torch.frac((values * frequency).sin() * 43758.5453).abs()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Lightning tells much that nobody asked for."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="lightning")
-        try:
-            yield
-        finally:
-            logger.setLevel(level)

@@ -20,7 +20,7 @@ from .. import __version__, metrics, plotting
 from ..files import replacing
 from ..plotting.missingness import MAX_LABELS
 from ..training.seeds import derive_seed, seeded
-from .baselines import fill_by_interpolation, fill_by_last_value, fill_by_mean
+from .baselines import fill_by_interpolation, fill_by_last_value, fill_by_mean, groups_of_rows
 from .case import FRACTION, SEED, Case
 from .imputer import SGPVAEImputer
 from .numbers import is_date, read_numbers
@@ -264,9 +264,7 @@ def _maps(case: Case) -> Section:
     together = [*([] if case.task is None else [case.task])]
     if case.time not in case.coordinates:
         together.append(case.time)
-    groups = (
-        list(case.frame.groupby(together, sort=False).indices.values()) if together else [np.arange(len(case.frame))]
-    )
+    groups = groups_of_rows(case.frame, together)
     p, name = 0, case.measured[0]
     # as many places as possible, and of these the most holes
     rows = max(groups, key=lambda rows: (len(rows), int(case.known[rows, p].isnan().sum())))
