@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import gpytorch
 import torch
@@ -75,7 +76,7 @@ def optimize(
     num_steps: int,
     lr: float,
     schedule: str | None = None,
-    noise_factor: float = 1.0,
+    factors: Mapping[torch.nn.Module, float] = MappingProxyType({}),
 ) -> None:
     """
     Adam, for the few steps in which a trainer would take longer than the model.
@@ -87,11 +88,13 @@ def optimize(
     :param schedule: With `one_cycle` it rises from a small one in the first tenth of the steps, and then decays to
         zero; with `cosine` it rises from zero in the first twentieth; with `late` it decays in the second half; by
         default it stays as it is.
-    :param noise_factor: So many times the learning rate for the noise, which has a long way to go.
+    :param factors: So many times the learning rate for the parameters of some modules.
     """
-    noise = list(model.likelihood.observation_model.parameters())
-    rest = [parameter for parameter in model.parameters() if all(parameter is not other for other in noise)]
-    groups = [{"params": rest, "lr": lr}, {"params": noise, "lr": noise_factor * lr}]
+    factor_of = {parameter: factor for module, factor in factors.items() for parameter in module.parameters()}
+    groups = [
+        {"params": [p for p in model.parameters() if factor_of.get(p, 1.0) == factor], "lr": factor * lr}
+        for factor in sorted({1.0, *factor_of.values()})
+    ]
     optimizer = torch.optim.Adam(groups, fused=True)
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
     if schedule == "one_cycle":

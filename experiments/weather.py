@@ -115,7 +115,8 @@ def train_tuned(model: _AmortizedModel, tasks: list[Task], outputs: list[str], n
         return -objective.of_context(context, hide_like_the_test(context, outputs, generator)).mean()
 
     with gpytorch.settings.num_likelihood_samples(1), gpytorch.settings.debug(False):
-        optimize(model, loss, num_epochs * len(tasks), TUNED.lr, "cosine", TUNED.noise_factor)
+        factors = {model.likelihood.observation_model: TUNED.noise_factor}
+        optimize(model, loss, num_epochs * len(tasks), TUNED.lr, "cosine", factors)
 
 
 def hide_like_the_test(context: Context, outputs: list[str], generator: torch.Generator) -> Context:

@@ -23,6 +23,9 @@ from experiments.execution import execute_one
 from experiments.lds import LinearDynamicalSystem
 from experiments.registry import EXPERIMENTS
 from experiments.runs import ResultFile, Run, kept
+from experiments.small import Settings, learn_free_form, make_model, train
+from experiments.training import optimize, training_elbo
+from gpytorch_sgpvae import Context, FreeFormSites, refine
 
 GENERATED = ("ball", "balls")
 NETWORKS = ("factornet", "indexnet", "pointnet", "zeroimputation")
@@ -301,3 +304,57 @@ def test_independent_gps_take_a_kernel_and_some_tasks_at_a_time():
     gps.fit(tasks, num_steps=4, tasks_per_step=2)
     assert gps.kernel.base_kernel is kernel
     assert seen == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def make_small_problem(linear):
+    settings = Settings(
+        20,
+        lengthscales=(0.5, 0.2),
+        lr=1e-2,
+        batch_size=None,
+        noise=0.1,
+        hidden_sizes=(5,),
+        linear=linear,
+        free_steps=60,
+    )
+    x = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
+    y = torch.cat([(6 * x).sin(), (6 * x).cos(), (9 * x).sin()], dim=-1) + 0.1 * torch.randn(30, 3).double()
+    y[10:15, 2] = torch.nan
+    context = Context(x, y)
+    model = make_model(settings, Run("jura", "gpvae", "factornet"), num_outputs=3, input_dim=1)
+    train(model, context, settings)
+    return model, context, settings
+
+
+@pytest.mark.parametrize("linear", [False, True], ids=["perceptron", "linear and perceptron"])
+def test_sites_that_are_learnt_along_with_a_model_raise_its_bound_above_refined_ones(linear):
+    torch.manual_seed(0)
+    model, context, settings = make_small_problem(linear)
+    task = [(context.x, context.y)]
+    refined = training_elbo(model, task) + refine(model, context).gap.item()
+    learn_free_form(model, context, settings)
+    assert training_elbo(model, task) > refined
+    assert isinstance(model.strategy._variational_distribution.network, FreeFormSites)
+    assert math.isfinite(model.predict(context.x, context).mean.sum().item())
+
+
+def test_lengthscales_start_where_the_authors_kernel_has_them():
+    model, _, settings = make_small_problem(linear=False)
+    model = make_model(settings, Run("jura", "gpvae", "factornet"), num_outputs=3, input_dim=1)
+    x = torch.tensor([[0.0], [0.3]], dtype=torch.float64)
+    covar = model.model.covar_module(x).to_dense()[:, 0, 1]
+    expected = torch.tensor([math.exp(-((0.3 / scale) ** 2)) for scale in settings.lengthscales], dtype=torch.float64)
+    torch.testing.assert_close(covar, expected, rtol=1e-6, atol=0)
+
+
+def test_parameters_of_a_module_have_a_learning_rate_of_their_own():
+    model, context, _ = make_small_problem(linear=False)
+    noise, decoder = model.likelihood.observation_model, model.likelihood.decoder
+    before = [[p.detach().clone() for p in module.parameters()] for module in (noise, decoder)]
+    optimize(model, lambda: model.loss(context), 1, 1e-3, factors={noise: 7.0})
+    # Adam's first step is as long as the learning rate
+    steps = [
+        max((p - old).abs().max().item() for p, old in zip(module.parameters(), olds, strict=True))
+        for module, olds in zip((noise, decoder), before, strict=True)
+    ]
+    assert steps == pytest.approx([7e-3, 1e-3], rel=1e-3)
