@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+from functools import partial
 from pathlib import Path
 
 import gpytorch
@@ -23,9 +24,9 @@ from experiments.execution import execute_one
 from experiments.lds import LinearDynamicalSystem
 from experiments.registry import EXPERIMENTS
 from experiments.runs import ResultFile, Run, kept
-from experiments.small import Settings, learn_free_form, make_model, train
-from experiments.training import optimize, training_elbo
-from gpytorch_sgpvae import Context, FreeFormSites, refine
+from experiments.small import Settings, hide_like_the_test, make_model, rows_in_a_window, rows_in_cells, train
+from experiments.training import optimize
+from gpytorch_sgpvae import Context
 
 GENERATED = ("ball", "balls")
 NETWORKS = ("factornet", "indexnet", "pointnet", "zeroimputation")
@@ -306,41 +307,49 @@ def test_independent_gps_take_a_kernel_and_some_tasks_at_a_time():
     assert seen == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
-def make_small_problem(linear):
-    settings = Settings(
-        20,
-        lengthscales=(0.5, 0.2),
-        lr=1e-2,
-        batch_size=None,
-        noise=0.1,
-        hidden_sizes=(5,),
-        linear=linear,
-        free_steps=60,
-    )
+def make_small_problem():
+    settings = Settings(2, lengthscales=(0.5, 0.2), batch_size=None, hidden_sizes=(5,))
     x = torch.linspace(0, 1, 30, dtype=torch.float64).unsqueeze(-1)
-    y = torch.cat([(6 * x).sin(), (6 * x).cos(), (9 * x).sin()], dim=-1) + 0.1 * torch.randn(30, 3).double()
-    y[10:15, 2] = torch.nan
-    context = Context(x, y)
     model = make_model(settings, Run("jura", "gpvae", "factornet"), num_outputs=3, input_dim=1)
-    train(model, context, settings)
-    return model, context, settings
+    return model, Context(x, torch.randn(30, 3, dtype=torch.float64)), settings
 
 
-@pytest.mark.parametrize("linear", [False, True], ids=["perceptron", "linear and perceptron"])
-def test_sites_that_are_learnt_along_with_a_model_raise_its_bound_above_refined_ones(linear):
-    torch.manual_seed(0)
-    model, context, settings = make_small_problem(linear)
-    task = [(context.x, context.y)]
-    refined = training_elbo(model, task) + refine(model, context).gap.item()
-    learn_free_form(model, context, settings)
-    assert training_elbo(model, task) > refined
-    assert isinstance(model.strategy._variational_distribution.network, FreeFormSites)
-    assert math.isfinite(model.predict(context.x, context).mean.sum().item())
+def test_the_network_is_shown_holes_like_those_of_the_test_and_the_likelihood_everything():
+    model, context, settings = make_small_problem()
+    shown = []
+    network = model.strategy._variational_distribution.network
+    network.register_forward_pre_hook(lambda _, inputs: shown.append(inputs[1]))
+    judged = torch.tensor([False, True, True])
+    targets = []
+    model.likelihood.expected_log_prob = lambda y, *args, **kwargs: (
+        targets.append(y) or type(model.likelihood).expected_log_prob(model.likelihood, y, *args, **kwargs)
+    )
+    train(model, context, settings, partial(hide_like_the_test, lambda x: x.squeeze(-1) < 0.5, judged))
+    for observed, y in zip(shown, targets, strict=True):
+        assert y.isfinite().all()
+        assert observed.sum(0).tolist() == [30, 15, 15]
+
+
+def test_a_window_hides_as_long_a_time_as_it_says_or_less_at_the_ends():
+    x = torch.linspace(0, 1, 101).unsqueeze(-1)
+    counts = []
+    for _ in range(100):
+        rows = rows_in_a_window(0.4, x).nonzero().squeeze(-1)
+        assert len(rows) == 0 or len(rows) == rows.max() - rows.min() + 1
+        counts.append(len(rows))
+    assert max(counts) in (40, 41)
+    assert min(counts) < 20
+
+
+def test_cells_hide_close_points_together_and_their_share_of_all():
+    pairs = torch.rand(500, 1, 2) * 10 + torch.tensor([[0.0, 0.0], [1e-6, 0.0]])
+    hidden = torch.stack([rows_in_cells(0.1, 0.4, pairs.flatten(0, 1)).view(500, 2) for _ in range(20)]).float()
+    assert hidden.mean().item() == pytest.approx(0.4, abs=0.05)
+    assert (hidden[..., 0] == hidden[..., 1]).float().mean() > 0.99
 
 
 def test_lengthscales_start_where_the_authors_kernel_has_them():
-    model, _, settings = make_small_problem(linear=False)
-    model = make_model(settings, Run("jura", "gpvae", "factornet"), num_outputs=3, input_dim=1)
+    model, _, settings = make_small_problem()
     x = torch.tensor([[0.0], [0.3]], dtype=torch.float64)
     covar = model.model.covar_module(x).to_dense()[:, 0, 1]
     expected = torch.tensor([math.exp(-((0.3 / scale) ** 2)) for scale in settings.lengthscales], dtype=torch.float64)
@@ -348,7 +357,7 @@ def test_lengthscales_start_where_the_authors_kernel_has_them():
 
 
 def test_parameters_of_a_module_have_a_learning_rate_of_their_own():
-    model, context, _ = make_small_problem(linear=False)
+    model, context, _ = make_small_problem()
     noise, decoder = model.likelihood.observation_model, model.likelihood.decoder
     before = [[p.detach().clone() for p in module.parameters()] for module in (noise, decoder)]
     optimize(model, lambda: model.loss(context), 1, 1e-3, factors={noise: 7.0})
