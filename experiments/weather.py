@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import gpytorch
+import pandas as pd
 import torch
 from torch import Tensor
 
-from gpytorch_sgpvae import MLP, SGPVAE, VAE, Context, LinearPlus, Prediction, TaskELBO
+from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, VAE, Context, LinearPlus, Prediction, TaskELBO
 from gpytorch_sgpvae.datasets import TaskData, load_amedas, load_japan_weather
 from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
 
@@ -20,9 +22,9 @@ from .runs import Run
 from .scores import score
 from .training import PREDICTION_SAMPLES, Task, TaskSettings, initialize, optimize, train_on_tasks, training_elbo
 
-NUM_LATENTS = 3
-JUDGED = "TAVG"
+JUDGED, EXTREMES = "TAVG", ("TMAX", "TMIN")
 # The paper's.
+NUM_LATENTS = 3
 PAPER = TaskSettings(num_epochs=50, learning_rate=1e-3)
 HIDDEN_SIZES = {"paper": (20, 20, 20, 20), "tuned": (20, 20)}
 # Of the network's sites, to start from; and the variance of the observations. The paper's are the authors' code's.
@@ -39,15 +41,22 @@ class Tuned:
     :param lr: Of Adam, after a warm-up and before a cosine.
     :param noise_factor: So many times that learning rate for the noise.
     :param beta: Factor of the KL divergence.
+    :param num_stations: Stations in a step, drawn anew; by default all.
     """
 
     num_epochs: int = 150
     lr: float = 2e-2
     noise_factor: float = 5.0
     beta: float = 0.3
+    num_stations: int | None = None
 
 
-TUNED = Tuned()
+TUNED = {
+    "sgpvae": Tuned(),
+    "vae": Tuned(),
+    # without inducing points, and with exponential kernels, as tutorial 7 has it
+    "gpvae": Tuned(num_epochs=80, lr=1e-2, noise_factor=2.0, beta=1.0, num_stations=40),
+}
 
 Predict = Callable[[Context], Prediction]
 
@@ -63,12 +72,16 @@ def run(load: Callable[[], TaskData], run: Run, smoke: bool) -> Outcome:
         predict: Predict = partial(_predict_means, train)
     elif run.model == "igp":
         predict = partial(_predict_stations, _fit_stations(train, smoke))
+    elif run.model == "regression":
+        predict = Regression(train, list(data.outputs)).predict
     else:
         model = make_model(run, train, smoke)
         if run.preset == "paper":
             train_on_tasks(model, train, PAPER.shortened() if smoke else PAPER, run.seed)
         else:
-            train_tuned(model, train, list(data.outputs), 1 if smoke else TUNED.num_epochs, run.seed)
+            settings = TUNED[run.model]
+            settings = dataclasses.replace(settings, num_epochs=1, num_stations=5) if smoke else settings
+            train_tuned(model, train, list(data.outputs), settings, run.seed)
         elbo = training_elbo(model, train)
         predict = partial(_predict, model)
     scores = {}
@@ -93,6 +106,12 @@ def make_model(run: Run, tasks: list[Task], smoke: bool) -> _AmortizedModel:
         initialize(network, decoder)
     if run.model == "vae":
         model: _AmortizedModel = VAE(num_outputs, NUM_LATENTS, network, decoder).double()
+    elif run.model == "gpvae":
+        shape = {"ard_num_dims": tasks[0][0].shape[-1], "batch_shape": torch.Size([NUM_LATENTS])}
+        base = gpytorch.kernels.MaternKernel(nu=0.5, **shape)
+        kernel = gpytorch.kernels.ScaleKernel(base, batch_shape=shape["batch_shape"])
+        base.lengthscale = kernel.outputscale = 1.0
+        model = GPVAE(num_outputs, NUM_LATENTS, network, kernel, decoder).double()
     else:
         inducing_points = _centers(torch.cat([x for x, _ in tasks]), 8 if smoke else run.inducing, run.seed)
         model = SGPVAE(num_outputs, NUM_LATENTS, inducing_points, network, decoder=decoder)
@@ -101,28 +120,34 @@ def make_model(run: Run, tasks: list[Task], smoke: bool) -> _AmortizedModel:
     return model
 
 
-def train_tuned(model: _AmortizedModel, tasks: list[Task], outputs: list[str], num_epochs: int, seed: int) -> None:
+def train_tuned(model: _AmortizedModel, tasks: list[Task], outputs: list[str], settings: Tuned, seed: int) -> None:
     """The network is shown weeks with holes like those of the test, of which the likelihood sees everything."""
     generator = torch.Generator().manual_seed(seed)
-    objective = TaskELBO(model.likelihood, model.model, beta=TUNED.beta)
-    contexts = [Context(x.unsqueeze(0), y.unsqueeze(0)) for x, y in tasks]
+    objective = TaskELBO(model.likelihood, model.model, beta=settings.beta)
+    contexts = [Context(x, y) for x, y in tasks]
+    rows_of = [_by_station(context)[2] for context in contexts]  # (S, n) each
     order: list[int] = []
 
     def loss() -> Tensor:
         if not order:
             order.extend(reversed(torch.randperm(len(tasks), generator=generator).tolist()))
-        context = contexts[order.pop()]
-        return -objective.of_context(context, hide_like_the_test(context, outputs, generator)).mean()
+        week = order.pop()
+        context = contexts[week]
+        if settings.num_stations is not None:
+            stations = torch.randperm(len(rows_of[week]), generator=generator)[: settings.num_stations]
+            rows = rows_of[week][stations].flatten()
+            context = Context(context.x[rows], context.y[rows])
+        return -objective.of_context(context, hide_like_the_test(context, outputs, generator))
 
     with gpytorch.settings.num_likelihood_samples(1), gpytorch.settings.debug(False):
-        factors = {model.likelihood.observation_model: TUNED.noise_factor}
-        optimize(model, loss, num_epochs * len(tasks), TUNED.lr, "cosine", factors)
+        factors = {model.likelihood.observation_model: settings.noise_factor}
+        optimize(model, loss, settings.num_epochs * len(tasks), settings.lr, "cosine", factors)
 
 
 def hide_like_the_test(context: Context, outputs: list[str], generator: torch.Generator) -> Context:
     """The average temperature of five days of seven, drawn anew, and a quarter of the highest and the lowest ones."""
     kept = context.observed.clone()
-    for name in ("TMAX", "TMIN"):
+    for name in EXTREMES:
         column = kept[..., outputs.index(name)]
         column &= torch.rand(column.shape, generator=generator) >= 0.25
     day = context.x[..., -1]
@@ -163,6 +188,44 @@ def _predict_stations(gps: baselines.IndependentGPs, context: Context) -> Predic
     return Prediction.gaussian(mean, stddev.clamp_min(1e-6))  # rows of padding are nobody's
 
 
+class Regression:
+    """
+    The average temperature by least squares of the highest and the lowest of the day, as meteorologists do it. Where
+    one of these is missing it is taken from a straight line between the station's days around it.
+
+    :param tasks: Normalized weeks.
+    :param outputs: Names of their outputs.
+    """
+
+    def __init__(self, tasks: list[Task], outputs: list[str]):
+        self.judged, self.extremes = outputs.index(JUDGED), [outputs.index(name) for name in EXTREMES]
+        rows = torch.cat([y for _, y in tasks])[:, [*self.extremes, self.judged]]
+        rows = rows[rows.isfinite().all(-1)]
+        features = self._features(rows[:, :-1])
+        self.weights = torch.linalg.lstsq(features, rows[:, -1:]).solution  # (3, 1)
+        self.stddev = (rows[:, -1:] - features @ self.weights).std()
+
+    def predict(self, context: Context) -> Prediction:
+        """Of all outputs but the average the mean, which nobody asks for."""
+        mean, stddev = torch.zeros_like(context.filled), torch.ones_like(context.filled)
+        for task in range(len(context.x)):
+            _, y, rows = _by_station(Context(context.x[task], context.y[task]))
+            extremes = torch.stack([_interpolate(y[..., column]) for column in self.extremes], dim=-1)  # (S, n, 2)
+            mean[task, rows, self.judged] = (self._features(extremes) @ self.weights).squeeze(-1)
+        stddev[..., self.judged] = self.stddev
+        return Prediction.gaussian(mean, stddev)
+
+    @staticmethod
+    def _features(extremes: Tensor) -> Tensor:
+        return torch.cat([torch.ones_like(extremes[..., :1]), extremes], dim=-1)
+
+
+def _interpolate(y: Tensor) -> Tensor:
+    """Straight lines along the days of each station (`S x n`); of one without any value the mean, which is 0."""
+    table = pd.DataFrame(y.T.numpy()).interpolate(limit_direction="both")
+    return torch.tensor(table.fillna(0.0).to_numpy()).T
+
+
 def _by_station(context: Context) -> tuple[Tensor, Tensor, Tensor]:
     """A week as a batch of stations: days (`S x n x 1`), outputs (`S x n x P`), and which rows they were (`S x n`)."""
     places, station = context.x[:, :-1].unique(dim=0, return_inverse=True)
@@ -176,9 +239,9 @@ def _by_station(context: Context) -> tuple[Tensor, Tensor, Tensor]:
 def make_experiment(load: Callable[[], TaskData], **kwargs: object) -> Experiment:
     return Experiment(
         run=partial(run, load),
-        trained=("sgpvae", "vae"),
-        baselines=("igp", "mean"),
-        deterministic=("igp", "mean"),
+        trained=("sgpvae", "gpvae", "vae"),
+        baselines=("igp", "regression", "mean"),
+        deterministic=("igp", "regression", "mean"),
         inducing=(100,),
         seeds=5,
         columns=("seen_rmse", "seen_nll", "unseen_rmse", "unseen_nll"),
@@ -191,7 +254,11 @@ AMEDAS = make_experiment(
     title="AMeDAS weeks",
     published={},
     targets={"unseen_rmse": 1.00, "unseen_nll": 1.40},
-    text="The average temperature of the days 1 to 5 of a week, at 155 Japanese observatories in 2023. K = 3.",
+    text="The average temperature of the days 1 to 5 of a week, at 155 Japanese observatories in 2023. K = 3. The "
+    "regression is by least squares on the training weeks; days without one of the two take it from a straight line "
+    "between the days around. The GP-VAE has exponential kernels and no inducing points: a hundred of them are too "
+    "few for what single stations say about themselves. Its settings are those of tutorial 7, where K = 4, and whose "
+    "test scores had been seen.",
 )
 
 JAPAN = make_experiment(

@@ -26,6 +26,7 @@ from experiments.registry import EXPERIMENTS
 from experiments.runs import ResultFile, Run, kept
 from experiments.small import Settings, hide_like_the_test, make_model, rows_in_a_window, rows_in_cells, train
 from experiments.training import optimize
+from experiments.weather import Regression
 from gpytorch_sgpvae import Context
 
 GENERATED = ("ball", "balls")
@@ -367,3 +368,19 @@ def test_parameters_of_a_module_have_a_learning_rate_of_their_own():
         for module, olds in zip((noise, decoder), before, strict=True)
     ]
     assert steps == pytest.approx([7e-3, 1e-3], rel=1e-3)
+
+
+@torch.no_grad()
+def test_the_regression_is_least_squares_and_takes_what_is_missing_from_straight_lines():
+    outputs = ["PRCP", "TMAX", "TMIN", "TAVG"]
+    place, day = torch.rand(6, 1, 3).double(), torch.arange(7.0).double()
+    x = torch.cat([place.expand(6, 7, 3), day.view(7, 1).expand(6, 7, 1)], dim=-1).flatten(0, 1)
+    y = torch.randn(6, 7, 4, dtype=torch.float64)
+    y[..., 1] = 0.5 * day + y[:, :1, 1]  # a straight line in time
+    y[..., 3] = 0.2 + 0.7 * y[..., 1] + 0.4 * y[..., 2]
+    y = y.flatten(0, 1)
+    seen = y.clone()
+    seen[:, 3] = torch.nan
+    seen[3::7, 1] = torch.nan
+    prediction = Regression([(x, y)], outputs).predict(Context(x.unsqueeze(0), seen.unsqueeze(0)))
+    torch.testing.assert_close(prediction.mean[0, :, 3], y[:, 3], rtol=0, atol=1e-8)

@@ -156,7 +156,7 @@ def _fit(options: argparse.Namespace) -> None:
 
 def _impute(options: argparse.Namespace) -> None:
     frame, imputer = _read(options.table), _load(options)
-    filled = imputer.transform(frame, intervals=True)
+    filled = _with_whole_numbers(imputer.transform(frame, intervals=True), imputer)
     _write(filled, options.output)
     counts = {name: int(filled[f"{name}_filled"].sum()) for name in imputer.families_}
     text = f"Filled {listed(f'{count} of {name}' for name, count in counts.items())}: {options.output}."
@@ -167,7 +167,7 @@ def _predict(options: argparse.Namespace) -> None:
     if options.table == "-" and options.at == "-":
         raise TableError("Only one of the two tables can come from a pipe.")
     frame, places, imputer = _read(options.table), _read(options.at), _load(options)
-    predicted = imputer.predict(places, context=frame)
+    predicted = _with_whole_numbers(imputer.predict(places, context=frame), imputer)
     taken = [name for name in predicted.columns if name in places.columns]
     result = pd.concat([places.drop(columns=taken), predicted], axis=1)
     _write(result, options.output)
@@ -268,6 +268,17 @@ def _write(frame: pd.DataFrame, target: str) -> None:
         frame.to_csv(buffer, index=False)
     with replacing(Path(target)) as file:
         file.write(buffer.getvalue())
+
+
+def _with_whole_numbers(frame: pd.DataFrame, imputer: SGPVAEImputer) -> pd.DataFrame:
+    """Counts, and labels that are numbers, as whole ones: a hole has made them floating-point numbers on reading."""
+    columns = [name for name, family in imputer.families_.items() if family in ("count", "flag", "category")]
+    whole = [
+        name
+        for name in columns
+        if pd.api.types.is_float_dtype(frame[name].dtype) and (frame[name].dropna() % 1 == 0).all()
+    ]
+    return frame.astype(dict.fromkeys(whole, "Int64"))
 
 
 def _is_parquet(path: str) -> bool:

@@ -62,6 +62,19 @@ def test_impute_adds_intervals_and_flags(files, table, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["filled.csv"]
 
 
+def test_counts_with_holes_come_back_as_whole_numbers(files, tmp_path):
+    text = (files / "table.csv").read_text().replace(".0,", ",")
+    (tmp_path / "table.csv").write_text(text)
+    read = {"dtype": str, "keep_default_na": False}
+    cars = pd.read_csv(tmp_path / "table.csv", **read)["cars"]
+    assert (cars == "").any()
+    assert cars.str.fullmatch(r"\d*").all()
+    assert run("impute", files / "model", tmp_path / "table.csv", "-o", tmp_path / "filled.csv") == 0
+    filled = pd.read_csv(tmp_path / "filled.csv", **read)["cars"]
+    assert filled.str.fullmatch(r"\d+").all()
+    assert (filled == cars)[cars != ""].all()
+
+
 def test_predict_writes_a_row_for_each_place(files, tmp_path, capsys):
     places = pd.DataFrame({"site": ["site 1", "site 0"], "day": [0.5, 1.5], "remark": ["a", "b"]})
     places.to_csv(tmp_path / "places.csv", index=False)
