@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -24,10 +25,18 @@ from experiments.execution import execute_one
 from experiments.lds import LinearDynamicalSystem
 from experiments.registry import EXPERIMENTS
 from experiments.runs import ResultFile, Run, kept
-from experiments.small import Settings, hide_like_the_test, make_model, rows_in_a_window, rows_in_cells, train
-from experiments.training import optimize
+from experiments.small import (
+    Settings,
+    hide_like_the_test,
+    learn_free_form,
+    make_model,
+    rows_in_a_window,
+    rows_in_cells,
+    train,
+)
+from experiments.training import optimize, training_elbo
 from experiments.weather import Regression
-from gpytorch_sgpvae import Context
+from gpytorch_sgpvae import Context, FreeFormSites, refine
 
 GENERATED = ("ball", "balls")
 NETWORKS = ("factornet", "indexnet", "pointnet", "zeroimputation")
@@ -329,6 +338,17 @@ def test_the_network_is_shown_holes_like_those_of_the_test_and_the_likelihood_ev
     for observed, y in zip(shown, targets, strict=True):
         assert y.isfinite().all()
         assert observed.sum(0).tolist() == [30, 15, 15]
+
+
+def test_sites_that_are_learnt_along_with_a_model_raise_its_bound_above_refined_ones():
+    torch.manual_seed(0)
+    model, context, settings = make_small_problem()
+    task = [(context.x, context.y)]
+    refined = training_elbo(model, task) + refine(model, context).gap.item()
+    learn_free_form(model, context, dataclasses.replace(settings, lr=1e-2, free_steps=60))
+    assert training_elbo(model, task) > refined
+    assert isinstance(model.strategy._variational_distribution.network, FreeFormSites)
+    assert model.predict(context.x, context).mean.isfinite().all()
 
 
 def test_a_window_hides_as_long_a_time_as_it_says_or_less_at_the_ends():
