@@ -154,9 +154,12 @@ def draw(outcomes: dict[Run, dict[str, Any]]) -> Figure:
                 line = {**style, "linestyle": "-" if preset == "tuned" else ":"}
                 axes.errorbar(x, mean, spreads, **line, capsize=2, label=f"{NAMES[network]}, {preset}")
         for row, results in rows.items():
-            if row.model == "igp" and row.variant == variant:
+            # those without inducing points, whatever M is
+            if row.model in ("igp", "vae") and row.variant == variant:
                 values = torch.tensor([result["scores"][column] for result in results])
-                axes.axhline(values.mean().item(), color="black", linewidth=1, label=NAMES["igp"])
+                label = " ".join(filter(None, [NAMES[row.model], NAMES.get(row.network)]))
+                line = "-" if row.model == "igp" else "--"
+                axes.axhline(values.mean().item(), color="black", linewidth=1, linestyle=line, label=label)
         axes.set(title=f"Experiment {variant}", ylabel=column.upper())
         if axes.get_legend_handles_labels()[0]:
             axes.legend()

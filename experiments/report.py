@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .registry import EXPERIMENTS
-from .runs import RESULTS, ResultFile, Run, by_row, kept, row_label
+from .runs import NAMES, RESULTS, ResultFile, Run, by_row, kept, row_label
 
 PAGE = Path(__file__).parent / "RESULTS.md"
 CALIBRATION = ("crps", "coverage")
@@ -135,11 +135,23 @@ def _race(name: str, outcomes: dict[Run, dict[str, Any]], variant: str) -> str:
     others = [row for row in rows if row.model == "vae" or row.network != experiment.network]
     if not ours or not others:
         return ""
-    behind = [column for column in experiment.ahead if best(ours, column) >= best(others, column)]
+
+    def beside(other: Run) -> list[Run]:
+        """Those with as many inducing points, or all where there are none."""
+        return [row for row in ours if (row.model, row.inducing) == (other.model, other.inducing)] or ours
+
+    behind = [
+        column
+        for column in experiment.ahead
+        if any(best(beside(other), column) >= best([other], column) for other in others)
+    ]
     missing = [model for model in experiment.models if all(row.model != model for row in rows)]
     verdict = "reached" if not missing else f"so far; nobody has run {', '.join(missing)}"
     verdict = f"**short** in {', '.join(behind)}" if behind else verdict
-    race = f"{', '.join(map(row_label, ours))} ahead of {', '.join(map(row_label, others))}"
+    variant_label = f" ({variant})" if variant else ""
+    name_of_ours = row_label(ours[0]) if len(ours) == 1 else f"{NAMES[experiment.network]}{variant_label}"
+    race = f"{name_of_ours} ahead of {', '.join(map(row_label, others))}"
+    race += ", each beside as many inducing points," if len(ours) > 1 else ""
     return f"- {race} in {', '.join(experiment.ahead)}: {verdict}"
 
 

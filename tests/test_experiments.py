@@ -189,6 +189,16 @@ def test_the_report_says_whether_our_model_is_ahead_of_everybody_in_every_score(
     assert verdict in page
 
 
+def test_models_with_inducing_points_race_beside_as_many_of_them(tmp_path):
+    results = ResultFile("eeg-large", tmp_path)
+    for network, inducing, smse in (("factornet", 64, 0.4), ("factornet", 128, 0.2), ("indexnet", 64, 0.3)):
+        run = Run("eeg-large", "sgpvae", network, inducing, "tuned", "1")
+        results.append(run, make_outcome(0.0, smse=smse, nll=smse if network == "factornet" else 1.0))
+    page = report.write(tmp_path, tmp_path / "RESULTS.md").read_text()
+    assert "- FactorNet (1) ahead of SGP-VAE IndexNet M = 64 (1), each beside as many" in page
+    assert "**short** in smse\n" in page
+
+
 def test_the_report_draws_the_figure_of_an_experiment_and_links_to_it(tmp_path):
     fill_ball(tmp_path, ours=[0.1] * 10, theirs=[0.2] * 10)
     results = ResultFile("eeg-large", tmp_path)
