@@ -16,7 +16,7 @@ NAMES = {
     "vae": "VAE",
     "igp": "independent GPs",
     "mean": "mean imputation",
-    "regression": "regression on TMAX and TMIN",
+    "regression": "linear regression",
     "gpar": "GPAR",
     "lds": "linear dynamical system, 8 states",
     "lds16": "linear dynamical system, 16 states",

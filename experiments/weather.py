@@ -199,11 +199,8 @@ class Regression:
 
     def __init__(self, tasks: list[Task], outputs: list[str]):
         self.judged, self.extremes = outputs.index(JUDGED), [outputs.index(name) for name in EXTREMES]
-        rows = torch.cat([y for _, y in tasks])[:, [*self.extremes, self.judged]]
-        rows = rows[rows.isfinite().all(-1)]
-        features = self._features(rows[:, :-1])
-        self.weights = torch.linalg.lstsq(features, rows[:, -1:]).solution  # (3, 1)
-        self.stddev = (rows[:, -1:] - features @ self.weights).std()
+        y = torch.cat([y for _, y in tasks])
+        self.fit = baselines.LeastSquares(y[:, self.extremes], y[:, [self.judged]])
 
     def predict(self, context: Context) -> Prediction:
         """Of all outputs but the average the mean, which nobody asks for."""
@@ -211,13 +208,9 @@ class Regression:
         for task in range(len(context.x)):
             _, y, rows = _by_station(Context(context.x[task], context.y[task]))
             extremes = torch.stack([_interpolate(y[..., column]) for column in self.extremes], dim=-1)  # (S, n, 2)
-            mean[task, rows, self.judged] = (self._features(extremes) @ self.weights).squeeze(-1)
-        stddev[..., self.judged] = self.stddev
+            mean[task, rows, self.judged] = self.fit(extremes).squeeze(-1)
+        stddev[..., self.judged] = self.fit.stddev
         return Prediction.gaussian(mean, stddev)
-
-    @staticmethod
-    def _features(extremes: Tensor) -> Tensor:
-        return torch.cat([torch.ones_like(extremes[..., :1]), extremes], dim=-1)
 
 
 def _interpolate(y: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ pytest.importorskip("pandas", reason="the experiments read files with the extra 
 
 from experiments import report
 from experiments.__main__ import main
-from experiments.baselines import IndependentGPs
+from experiments.baselines import IndependentGPs, regression
 from experiments.execution import execute_one
 from experiments.lds import LinearDynamicalSystem
 from experiments.registry import EXPERIMENTS
@@ -398,6 +398,40 @@ def test_parameters_of_a_module_have_a_learning_rate_of_their_own():
         for module, olds in zip((noise, decoder), before, strict=True)
     ]
     assert steps == pytest.approx([7e-3, 1e-3], rel=1e-3)
+
+
+def test_kernels_have_the_learning_rate_that_the_settings_say():
+    model, context, settings = make_small_problem()
+    kernel = model.model.covar_module
+    before = [p.detach().clone() for p in kernel.parameters()]
+    train(model, context, dataclasses.replace(settings, num_steps=1, kernel_factor=10.0))
+    for parameter, old in zip(kernel.parameters(), before, strict=True):
+        torch.testing.assert_close((parameter - old).abs(), torch.full_like(old, 10 * settings.lr), rtol=1e-3, atol=0)
+
+
+def test_without_hidden_layers_network_and_decoder_are_linear():
+    settings = Settings(2, lengthscales=(0.5, 0.2), hidden_sizes=())
+    model = make_model(settings, Run("eeg", "gpvae", "factornet"), num_outputs=3, input_dim=1)
+    f = torch.randn(20, 2, dtype=torch.float64)
+    decoder = model.likelihood.decoder
+    torch.testing.assert_close(decoder(f[:10] + f[10:]), decoder(f[:10]) + decoder(f[10:]) - decoder(0 * f[:10]))
+
+
+@torch.no_grad()
+def test_a_regression_predicts_the_outputs_with_holes_from_those_without():
+    y = torch.randn(200, 4, dtype=torch.float64)
+    noise = 0.5 * torch.randn(200, dtype=torch.float64)
+    y[:, 1] = 0.3 + y[:, 0] - 2 * y[:, 3]
+    y[:, 2] = y[:, 3] + noise
+    seen = y.clone()
+    seen[150:, 1:3] = torch.nan
+    prediction = regression(seen)
+    torch.testing.assert_close(prediction.mean[:, 1], y[:, 1], rtol=0, atol=1e-8)
+    design = torch.stack([torch.ones(200, dtype=torch.float64), y[:, 0], y[:, 3]], dim=-1)
+    weights = torch.linalg.solve(design[:150].mT @ design[:150], design[:150].mT @ y[:150, 2])
+    torch.testing.assert_close(prediction.mean[:, 2], design @ weights, rtol=0, atol=1e-8)
+    expected = (y[:150, 2] - design[:150] @ weights).std()
+    torch.testing.assert_close(prediction.stddev[:, 2], expected.expand(200), rtol=0, atol=1e-8)
 
 
 @torch.no_grad()
