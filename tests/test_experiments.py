@@ -6,7 +6,9 @@ import dataclasses
 import importlib.util
 import json
 import math
+import multiprocessing
 import os
+import time
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +23,7 @@ pytest.importorskip("pandas", reason="the experiments read files with the extra 
 from experiments import report
 from experiments.__main__ import main
 from experiments.baselines import IndependentGPs, regression
-from experiments.execution import execute_one
+from experiments.execution import end_with_the_parent, execute_one
 from experiments.lds import LinearDynamicalSystem
 from experiments.registry import EXPERIMENTS
 from experiments.runs import ResultFile, Run, kept
@@ -325,6 +327,34 @@ def test_independent_gps_take_a_kernel_and_some_tasks_at_a_time():
     gps.fit(tasks, num_steps=4, tasks_per_step=2)
     assert gps.kernel.base_kernel is kernel
     assert seen == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def say_who_and_stay(connection):
+    end_with_the_parent()
+    connection.send(os.getpid())
+    time.sleep(600)
+
+
+def start_one_that_stays(connection):
+    context = multiprocessing.get_context("spawn")
+    context.Process(target=say_who_and_stay, args=(connection,)).start()
+    time.sleep(600)
+
+
+def test_a_worker_ends_with_an_experiment_that_is_killed():
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    experiment = context.Process(target=start_one_that_stays, args=(theirs,))
+    experiment.start()
+    assert ours.poll(60)
+    worker = ours.recv()
+    theirs.close()
+    experiment.terminate()
+    experiment.join()
+    # the other end of the pipe closes with its last process
+    assert ours.poll(60), f"process {worker} is still there"
+    with pytest.raises(EOFError):
+        ours.recv()
 
 
 def make_small_problem():
