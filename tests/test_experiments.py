@@ -439,7 +439,7 @@ def test_kernels_have_the_learning_rate_that_the_settings_say():
         torch.testing.assert_close((parameter - old).abs(), torch.full_like(old, 10 * settings.lr), rtol=1e-3, atol=0)
 
 
-def test_without_hidden_layers_network_and_decoder_are_linear():
+def test_without_hidden_layers_the_decoder_is_linear():
     settings = Settings(2, lengthscales=(0.5, 0.2), hidden_sizes=())
     model = make_model(settings, Run("eeg", "gpvae", "factornet"), num_outputs=3, input_dim=1)
     f = torch.randn(20, 2, dtype=torch.float64)
