@@ -10,7 +10,8 @@ from .registry import EXPERIMENTS
 from .runs import NAMES, RESULTS, ResultFile, Run, by_row, kept, row_label
 
 PAGE = Path(__file__).parent / "RESULTS.md"
-CALIBRATION = ("crps", "coverage")
+# Endings of the scores that stand beside those of the paper.
+BESIDE = ("nll_mixture", "crps", "coverage")
 # Prefix of the scores, and label of the row: with the network's sites, and with refined ones.
 FLAVORS = (("", ""), ("ff_", ", FF"))
 
@@ -59,25 +60,22 @@ INTRODUCTION = """# Results
 Made by `python -m experiments report` from the lines in `experiments/results/`; each experiment is
 `python -m experiments NAME` (see `--help`). Scores are of held-out entries, in original units: mean (standard
 deviation) over the two thirds of the runs with the highest training ELBO, as in the paper. NLL is that of a Gaussian
-with matched moments, coverage that of the 95 % interval. *Published* is what the paper says. The preset `paper` has the
-paper's settings; `tuned` was chosen by the training ELBO and by observed entries held out of the training data. Where
-scores of test entries had been seen when a preset was settled, its section says so."""
+with matched moments, `nll_mixture` that of the samples' mixture, coverage that of the 95 % interval. *Published* is
+what the paper says. The preset `paper` has the paper's settings; `tuned` was chosen by the training ELBO and by
+observed entries held out of the training data. Where scores of test entries had been seen when a preset was settled,
+its section says so."""
 
 
 def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
     """The rows of an experiment: ours, and what the paper says beside it."""
     experiment = EXPERIMENTS[name]
     rows = by_row(outcomes)
-    calibration = sorted(
-        {
-            score
-            for row in rows.values()
-            for score in row[0]["scores"]
-            if score.endswith(CALIBRATION) and "ff_" not in score
-        }
+    beside = sorted(
+        {score for row in rows.values() for score in row[0]["scores"] if score.endswith(BESIDE) and "ff_" not in score}
     )
-    columns = [*experiment.columns, *calibration]
-    header = ["", "preset", "runs", *columns, *(f"{column}, published" for column in experiment.columns), "seconds"]
+    columns = [*experiment.columns, *beside]
+    of_the_paper = [column for column in columns if any(column in row for row in experiment.published.values())]
+    header = ["", "preset", "runs", *columns, *(f"{column}, published" for column in of_the_paper), "seconds"]
     lines = []
     for row, results in rows.items():
         chosen = kept(results)
@@ -88,10 +86,10 @@ def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
                 " ".join(filter(None, [row.model, row.network, row.variant])) + label, {}
             )
             cells = [_spread([result["scores"][f"{prefix}{column}"] for result in chosen]) for column in columns]
-            beside = [published.get(column, "") for column in experiment.columns]
+            cells += [published.get(column, "") for column in of_the_paper]
             seconds = f"{statistics.median(result['seconds'] for result in results):.0f}"
             runs = f"{len(chosen)} of {len(results)}"
-            lines.append([row_label(row) + label, row.preset, runs, *cells, *beside, seconds])
+            lines.append([row_label(row) + label, row.preset, runs, *cells, seconds])
     return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *lines])
 
 
