@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,6 +35,7 @@ class Settings:
     Of a model and its training.
 
     :param num_steps: Of Adam, with the network.
+    :param log: Whether it is a model of the outputs' logarithms.
     :param lr: Its learning rate.
     :param schedule: Of the learning rate, see :func:`~experiments.training.optimize`.
     :param batch_size: Points in a step; by default all.
@@ -54,6 +55,7 @@ class Settings:
 
     num_steps: int
     lengthscales: tuple[float, ...]
+    log: bool = False
     lr: float = 1e-3
     schedule: str | None = None
     batch_size: int | None = 100
@@ -71,34 +73,24 @@ class Settings:
         return len(self.lengthscales)
 
 
-@dataclass(frozen=True)
-class Preset:
-    """
-    :param members: Models that are trained from different starts, and predict together.
-    :param log: Whether they are of the outputs' logarithms.
-    """
-
-    members: tuple[Settings, ...]
-    log: bool = False
-
-    def shortened(self) -> Preset:
-        ends = dict.fromkeys([self.members[0], self.members[-1]])
-        return Preset(
-            tuple(dataclasses.replace(s, num_steps=3, free_steps=min(s.free_steps, 2)) for s in ends), self.log
-        )
+def shortened(members: Sequence[Settings]) -> list[Settings]:
+    """One model of each kind, hardly trained."""
+    return [
+        dataclasses.replace(kind, num_steps=3, free_steps=min(kind.free_steps, 2)) for kind in dict.fromkeys(members)
+    ]
 
 
 @dataclass(frozen=True)
 class Study:
     """
     :param load: The data.
-    :param presets: Models and how to train them.
+    :param presets: Models and how to train them: from different starts, and they predict together.
     :param rows_to_hide: Of the inputs, those whose outputs a step of training may hide from the network.
     :param gpar: Settings of GPAR, as in its own paper's experiments.
     """
 
     load: Callable[[], TaskData]
-    presets: dict[str, Preset]
+    presets: dict[str, tuple[Settings, ...]]
     rows_to_hide: Callable[[Tensor], Tensor]
     gpar: dict[str, Any]
 
@@ -112,14 +104,16 @@ def run(study: Study, run: Run, smoke: bool) -> Outcome:
     if run.model in ("igp", "mean", "regression"):
         prediction = baseline(run.model, study, x, data.normalizer.normalize(y), smoke)
         return Outcome(score(prediction.rescale(*data.normalizer), truth))
-    preset = study.presets[run.preset].shortened() if smoke else study.presets[run.preset]
-    table = y.log() if preset.log else y
-    normalizer = Normalizer.fit([table])
-    context = Context(x, normalizer.normalize(table))
+    members: Sequence[Settings] = study.presets[run.preset]
+    if smoke:
+        members = shortened(members)
     judged = (~truth.isnan()).any(0)  # (P,), the outputs that the test is about
     hide = partial(hide_like_the_test, study.rows_to_hide, judged)
     predictions, free_predictions, elbos, free_elbos = [], [], [], []
-    for settings in preset.members:
+    for settings in members:
+        table = y.log() if settings.log else y
+        normalizer = Normalizer.fit([table])
+        context = Context(x, normalizer.normalize(table))
         model = make_model(settings, run, num_outputs=y.shape[-1], input_dim=x.shape[-1])
         train(model, context, settings, hide if settings.hide else None)
         predictions.append(model.predict(x, context, PREDICTION_SAMPLES).rescale(*normalizer))
@@ -131,9 +125,10 @@ def run(study: Study, run: Run, smoke: bool) -> Outcome:
             posterior, gap = refine(model, context, steps=2 if smoke else 50)
             free_predictions.append(model.likelihood.predict(posterior(x), PREDICTION_SAMPLES).rescale(*normalizer))
             free_elbos.append(training_elbo(model, [(x, context.y)]) + gap.item())
-    scores = score(pool(predictions, preset.log), truth, median=preset.log)
+    logs = [settings.log for settings in members]
+    scores = score(pool(predictions, logs), truth, median=any(logs))
     if free_predictions:
-        of_free = score(pool(free_predictions, preset.log), truth, median=preset.log)
+        of_free = score(pool(free_predictions, logs), truth, median=any(logs))
         scores |= {f"ff_{name}": value for name, value in of_free.items()}
         scores["ff_elbo"] = statistics.fmean(free_elbos)
     return Outcome(scores, statistics.fmean(elbos))
@@ -244,7 +239,7 @@ def baseline(name: str, study: Study, x: Tensor, y: Tensor, smoke: bool) -> Pred
         return baselines.mean_imputation([(x, y)], y.shape)
     if name == "regression":
         return baselines.regression(y)
-    lengthscale = study.presets["paper"].members[0].lengthscales[0]
+    lengthscale = study.presets["paper"][0].lengthscales[0]
     gps = baselines.IndependentGPs(y.shape[-1], x.shape[-1], lengthscale)
     return gps.fit([(x, y)], num_steps=3 if smoke else 200).predict(x, y)
 
@@ -262,6 +257,7 @@ def make_experiment(study: Study, **kwargs: object) -> Experiment:
 JURA_SETTINGS = Settings(
     num_steps=500,
     lengthscales=(0.5, 0.5),
+    log=True,
     lr=1e-2,
     schedule="late",
     batch_size=None,
@@ -285,11 +281,8 @@ JURA = make_experiment(
     Study(
         load=load_jura,
         presets={
-            "paper": Preset((Settings(4 * 3000, lengthscales=(1.0, 1.0)),)),
-            "tuned": Preset(
-                3 * (dataclasses.replace(JURA_SETTINGS, **JURA_FREE),) + 2 * (JURA_SETTINGS,),
-                log=True,
-            ),
+            "paper": (Settings(4 * 3000, lengthscales=(1.0, 1.0)),),
+            "tuned": 3 * (dataclasses.replace(JURA_SETTINGS, **JURA_FREE),) + 2 * (JURA_SETTINGS,),
         },
         # kilometers: samples lie in clusters, and few of the test are in one with others
         rows_to_hide=partial(rows_in_cells, 0.1, 0.4),
@@ -338,10 +331,8 @@ EEG = make_experiment(
         presets={
             # As the authors' code has it: one hidden layer, and lengthscales in seconds, which
             # steps of 0.001 change by much more than where a softplus is between.
-            "paper": Preset(
-                (Settings(3 * 3000, lengthscales=(0.1, 0.1, 0.1), hidden_sizes=(20,), kernel_factor=10.0),)
-            ),
-            "tuned": Preset(5 * (EEG_SETTINGS, dataclasses.replace(EEG_SETTINGS, **EEG_LINEAR))),
+            "paper": (Settings(3 * 3000, lengthscales=(0.1, 0.1, 0.1), hidden_sizes=(20,), kernel_factor=10.0),),
+            "tuned": 5 * (EEG_SETTINGS, dataclasses.replace(EEG_SETTINGS, **EEG_LINEAR)),
         },
         rows_to_hide=partial(rows_in_a_window, 0.4),  # seconds, as the test's
         gpar={"scale": 0.02, "noise": 0.01, "replace": False},
