@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +97,47 @@ def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
 
 
 def _provenance(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
-    """The command, the days and the versions that the figures are of."""
+    """The commands, the days and the versions that the figures are of."""
     days = sorted({outcome["date"] for outcome in outcomes.values()})
     versions = sorted({", ".join(f"{k} {v}" for k, v in outcome["versions"].items()) for outcome in outcomes.values()})
-    models = " ".join(dict.fromkeys(run.model for run in sorted(outcomes)))
     period = " to ".join(dict.fromkeys([days[0], days[-1]]))
-    return f"`python -m experiments {name} --model {models}`, {period}; {'; '.join(versions)}."
+    return "\n".join(["```sh", *commands(name, outcomes), "```", "", f"{period}; {'; '.join(versions)}."])
+
+
+def commands(name: str, runs: Iterable[Run]) -> list[str]:
+    """The command lines that do these runs."""
+    variants, seeds = defaultdict(set), defaultdict(set)
+    for run in runs:
+        row = dataclasses.replace(run, variant="", seed=0)
+        variants[row].add(run.variant)
+        seeds[row].add(run.seed)
+    options = [
+        {
+            "model": [row.model],
+            "network": [row.network] if row.network else [],
+            "inducing": [row.inducing] if row.inducing else [],
+            "preset": [row.preset] if row.preset else [],
+            "variant": sorted(variants[row] - {""}),
+            "seeds": [len(seeds[row])],
+        }
+        for row in sorted(variants)
+    ]
+    # one command for those that differ in one thing
+    for varying in ("inducing", "network", "preset", "model"):
+        merged: list[dict[str, list[Any]]] = []
+        for option in options:
+            for other in merged:
+                if all(option[key] == other[key] for key in option if key != varying):
+                    other[varying] = [*dict.fromkeys(other[varying] + option[varying])]
+                    break
+            else:
+                merged.append(option)
+        options = merged
+    return [
+        f"python -m experiments {name} "
+        + " ".join(f"--{key} {' '.join(map(str, values))}" for key, values in option.items() if values)
+        for option in options
+    ]
 
 
 def _targets(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:

@@ -268,21 +268,23 @@ JURA_SETTINGS = Settings(
     linear=True,
     hide=True,
 )
-JURA_FREE = {
-    "num_steps": 200,
-    "lengthscales": (0.5, 0.3, 0.1),
-    "schedule": None,
-    "initial_stddev": 0.3,
-    "noise": 0.04,
-    "hide": False,
-    "free_steps": 400,
-}
+JURA_FREE = Settings(
+    num_steps=200,
+    lengthscales=(1.0, 0.5, 0.2),
+    lr=1e-2,
+    batch_size=None,
+    initial_stddev=0.3,
+    noise=0.04,
+    hidden_sizes=(20,),
+    linear=True,
+    free_steps=400,
+)
 JURA = make_experiment(
     Study(
         load=load_jura,
         presets={
             "paper": (Settings(4 * 3000, lengthscales=(1.0, 1.0)),),
-            "tuned": 3 * (dataclasses.replace(JURA_SETTINGS, **JURA_FREE),) + 2 * (JURA_SETTINGS,),
+            "tuned": 2 * (dataclasses.replace(JURA_FREE, lengthscales=(1.0, 0.5, 0.2, 0.1)), JURA_FREE, JURA_SETTINGS),
         },
         # kilometers: samples lie in clusters, and few of the test are in one with others
         rows_to_hide=partial(rows_in_cells, 0.1, 0.4),

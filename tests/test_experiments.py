@@ -21,7 +21,7 @@ pytest.importorskip("lightning", reason="the experiments train with the extra tr
 pytest.importorskip("pandas", reason="the experiments read files with the extra datasets")
 
 from experiments import report
-from experiments.__main__ import main
+from experiments.__main__ import main, make_parser, make_runs
 from experiments.baselines import IndependentGPs, regression
 from experiments.execution import end_with_the_parent, execute_one
 from experiments.registry import EXPERIMENTS
@@ -170,6 +170,28 @@ def test_the_report_has_means_and_deviations_of_what_is_kept_beside_the_papers(t
     assert "| 0.900 (0.000) | 0.40 (0.01) | 1.00 (0.06) | 12 |" in page  # the mixture's NLL, and published ones
     assert "| independent GPs |  | 1 of 1 | 0.600 |" in page
     assert "- mae at most 0.39: 0.400 by GP-VAE FactorNet, **short**" in page
+
+
+def test_the_report_has_the_commands_that_do_its_runs():
+    rows = [
+        *(Run("eeg-large", "sgpvae", network, m, "tuned") for network in NETWORKS[:2] for m in (32, 64)),
+        *(Run("eeg-large", "sgpvae", "pointnet", 64, preset) for preset in ("paper", "tuned")),
+        *(Run("eeg-large", model) for model in ("igp", "mean")),
+        Run("eeg-large", "gpvae", "factornet", 0, "tuned"),
+    ]
+    num_seeds = {"gpvae": 3, "sgpvae": 2}
+    runs = {
+        dataclasses.replace(row, variant=variant, seed=seed)
+        for row in rows
+        for variant in ("1", "2")
+        for seed in range(num_seeds.get(row.model, 1))
+    }
+    lines = report.commands("eeg-large", runs)
+    assert len(lines) == 4
+    parsed = [make_parser().parse_args(line.removeprefix("python -m experiments ").split()) for line in lines]
+    asked = [run for arguments in parsed for run in make_runs(arguments)]
+    assert len(asked) == len(runs)
+    assert set(asked) == runs
 
 
 def fill_ball(folder, ours, theirs, rivals=("igp",)):
