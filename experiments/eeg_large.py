@@ -13,7 +13,7 @@ from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, VAE, Context, LinearPlus, Predic
 from gpytorch_sgpvae.datasets import load_eeg_recordings
 from gpytorch_sgpvae.kernels import ScaledRBFKernel
 from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
-from gpytorch_sgpvae.plotting import STYLES
+from gpytorch_sgpvae.plotting import STYLES, legend_entries
 
 from . import baselines
 from .experiment import Experiment, Outcome
@@ -161,13 +161,12 @@ def draw(outcomes: dict[Run, dict[str, Any]]) -> Figure:
                 line = "-" if row.model == "igp" else "--"
                 axes.axhline(values.mean().item(), color="black", linewidth=1, linestyle=line, label=label)
         axes.set(title=f"Experiment {variant}", ylabel=column.upper())
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend()
     ticks = [*INDUCING, NUM_SAMPLES]
     for axes in panels[-1]:
         axes.set(xlabel="inducing points M (256: GP-VAE)", xscale="log", xlim=(24, 340))
         axes.set(xticks=ticks, xticklabels=ticks)
         axes.minorticks_off()
+    figure.legend(**legend_entries(panels), loc="outside lower center", ncols=3)
     return figure
 
 

@@ -1,12 +1,13 @@
-"""What an experiment offers to the command line and to the report."""
+"""What an experiment offers to the command line and to the report, and the rows of its table."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .runs import Run
+from .runs import Run, by_row, kept, row_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +44,7 @@ class Experiment:
     :param network: The network by default.
     :param presets: How its models can be trained, the default last.
     :param ahead: Scores in which that network, tuned, is to be ahead of every other, every VAE and every baseline.
-    :param figure: Draws the outcomes of all runs; None where there is nothing to draw yet.
+    :param figure: Draws the outcomes of all runs, None where there is nothing to draw yet; by default their scores.
     """
 
     title: str
@@ -66,3 +67,46 @@ class Experiment:
     @property
     def models(self) -> tuple[str, ...]:
         return self.trained + self.baselines
+
+
+# Prefix of the scores, and label of the row: with the network's sites, and with refined ones.
+FLAVORS = (("", ""), ("ff_", ", FF"))
+
+
+@dataclass(frozen=True)
+class Row:
+    """
+    Of an experiment's table: all runs that differ in their seeds alone.
+
+    :param run: What they share.
+    :param label: For people.
+    :param scores: Of each kept run.
+    :param results: Of all runs.
+    :param published: What the paper says in each column.
+    """
+
+    run: Run
+    label: str
+    scores: list[dict[str, float]]
+    results: list[dict[str, Any]]
+    published: dict[str, str]
+
+    def values(self, column: str) -> list[float]:
+        return [scores[column] for scores in self.scores]
+
+    def mean(self, column: str) -> float:
+        return statistics.fmean(self.values(column))
+
+
+def table_rows(experiment: Experiment, outcomes: dict[Run, dict[str, Any]]) -> list[Row]:
+    """Rows with the network's sites and, where there are such scores, with refined ones, in the order of the runs."""
+    rows = []
+    for run, results in by_row(outcomes).items():
+        for prefix, label in FLAVORS:
+            if f"{prefix}{experiment.columns[0]}" in results[0]["scores"]:
+                of_all = [result["scores"] for result in kept(results)]
+                scores = [{k.removeprefix(prefix): v for k, v in of.items() if k.startswith(prefix)} for of in of_all]
+                name = " ".join(filter(None, [run.model, run.network, run.variant])) + label
+                published = experiment.published.get(name, {})
+                rows.append(Row(run, row_label(run) + label, scores, results, published))
+    return rows

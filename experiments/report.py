@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from .experiment import table_rows
 from .registry import EXPERIMENTS
 from .runs import NAMES, RESULTS, ResultFile, Run, by_row, kept, row_label
+from .score_figure import draw_scores
 
 PAGE = Path(__file__).parent / "RESULTS.md"
 # Endings of the scores that stand beside those of the paper.
 BESIDE = ("nll_mixture", "crps", "coverage")
-# Prefix of the scores, and label of the row: with the network's sites, and with refined ones.
-FLAVORS = (("", ""), ("ff_", ", FF"))
 
 
 def write(folder: Path = RESULTS, page: Path = PAGE) -> Path:
@@ -39,16 +39,14 @@ def write(folder: Path = RESULTS, page: Path = PAGE) -> Path:
 
 
 def _draw(name: str, outcomes: dict[Run, dict[str, Any]], folder: Path) -> str:
-    """The figure of an experiment that has one, and the link to it."""
+    """The figure of an experiment, and the link to it."""
     experiment = EXPERIMENTS[name]
-    if experiment.figure is None:
-        return ""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure = experiment.figure(outcomes)
+    figure = draw_scores(experiment, outcomes) if experiment.figure is None else experiment.figure(outcomes)
     if figure is None:
         return ""
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,27 +70,17 @@ its section says so."""
 def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
     """The rows of an experiment: ours, and what the paper says beside it."""
     experiment = EXPERIMENTS[name]
-    rows = by_row(outcomes)
-    beside = sorted(
-        {score for row in rows.values() for score in row[0]["scores"] if score.endswith(BESIDE) and "ff_" not in score}
-    )
-    columns = [*experiment.columns, *beside]
+    rows = table_rows(experiment, outcomes)
+    beside = {score for row in rows for score in row.scores[0] if score.endswith(BESIDE) and "ff_" not in score}
+    columns = [*experiment.columns, *sorted(beside)]
     of_the_paper = [column for column in columns if any(column in row for row in experiment.published.values())]
     header = ["", "preset", "runs", *columns, *(f"{column}, published" for column in of_the_paper), "seconds"]
     lines = []
-    for row, results in rows.items():
-        chosen = kept(results)
-        for prefix, label in FLAVORS:
-            if f"{prefix}{columns[0]}" not in results[0]["scores"]:
-                continue
-            published = experiment.published.get(
-                " ".join(filter(None, [row.model, row.network, row.variant])) + label, {}
-            )
-            cells = [_spread([result["scores"][f"{prefix}{column}"] for result in chosen]) for column in columns]
-            cells += [published.get(column, "") for column in of_the_paper]
-            seconds = f"{statistics.median(result['seconds'] for result in results):.0f}"
-            runs = f"{len(chosen)} of {len(results)}"
-            lines.append([row_label(row) + label, row.preset, runs, *cells, seconds])
+    for row in rows:
+        cells = [_spread(row.values(column)) for column in columns]
+        cells += [row.published.get(column, "") for column in of_the_paper]
+        seconds = f"{statistics.median(result['seconds'] for result in row.results):.0f}"
+        lines.append([row.label, row.run.preset, f"{len(row.scores)} of {len(row.results)}", *cells, seconds])
     return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *lines])
 
 
@@ -143,18 +131,12 @@ def commands(name: str, runs: Iterable[Run]) -> list[str]:
 def _targets(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
     """What was to be reached, beside the best row of the tuned preset."""
     experiment, lines = EXPERIMENTS[name], []
-    tuned = {row: kept(results) for row, results in by_row(outcomes).items() if row.preset == "tuned"}
+    tuned = [row for row in table_rows(experiment, outcomes) if row.run.preset == "tuned"]
     for column, limit in experiment.targets.items():
-        means = {
-            row_label(row) + label: statistics.fmean(result["scores"][prefix + column] for result in results)
-            for row, results in tuned.items()
-            for prefix, label in FLAVORS
-            if prefix + column in results[0]["scores"]
-        }
-        if means:
-            best = min(means, key=lambda label: means[label])
-            verdict = "reached" if means[best] <= limit else "**short**"
-            lines.append(f"- {column} at most {limit}: {means[best]:.3f} by {best}, {verdict}")
+        if tuned:
+            best = min(tuned, key=lambda row: row.mean(column))
+            verdict = "reached" if best.mean(column) <= limit else "**short**"
+            lines.append(f"- {column} at most {limit}: {best.mean(column):.3f} by {best.label}, {verdict}")
     lines += [_race(name, outcomes, variant) for variant in experiment.variants if experiment.ahead]
     return "\n".join(filter(None, lines))
 
