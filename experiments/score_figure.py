@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def draw_scores(experiment: Experiment, outcomes: dict[Run, dict[str, Any]]) -> Figure:
     """A panel for each score that the paper has, and a line for each row of the table, the best in the last on top."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     ours, papers = STYLES[0]["color"], STYLES[1]["color"]
     columns = experiment.columns
@@ -33,6 +34,10 @@ def draw_scores(experiment: Experiment, outcomes: dict[Run, dict[str, Any]]) -> 
         if column in experiment.targets:
             axes.axvline(experiment.targets[column], color="black", linestyle="--", linewidth=1, label="target")
         axes.set(xlabel=column, xscale="log")  # some are far behind
+        least, most = axes.get_xlim()
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)) if most > 3 * least else MaxNLocator(5))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
         axes.grid(axis="y", alpha=0.3)
     labels = [f"{row.label}, {row.run.preset}" if row.run.preset else row.label for row in rows]
     panels[0].set_yticks(range(len(rows)), labels)

@@ -234,10 +234,13 @@ def test_the_report_draws_the_figure_of_an_experiment_and_links_to_it(tmp_path):
         run = Run("eeg-large", "sgpvae", "factornet", inducing, "tuned", "1", seed)
         results.append(run, make_outcome(0.0, smse=0.5, nll=1.0))
     results.append(Run("eeg-large", "igp", variant="1"), make_outcome(smse=0.9, nll=2.0))
+    for model, mae in (("gpvae", 0.4), ("igp", 0.6), ("mean", 4.0)):
+        run = Run("jura", model, *(("factornet", 0, "tuned") if model == "gpvae" else ()))
+        ResultFile("jura", tmp_path).append(run, make_outcome(mae=mae))
     picture = execute_one(Run("balls", "sgpvae", "factornet", 10, "tuned"), smoke=True)
     ResultFile("balls", tmp_path).append(Run("balls", "sgpvae", "factornet", 10, "tuned"), picture)
     page = report.write(tmp_path, tmp_path / "RESULTS.md").read_text()
-    for name in ("ball", "balls", "eeg-large"):
+    for name in ("jura", "ball", "balls", "eeg-large"):
         assert f"](figures/{name}.png)" in page
         assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
