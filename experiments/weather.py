@@ -238,6 +238,7 @@ def make_experiment(load: Callable[[], TaskData], **kwargs: object) -> Experimen
         inducing=(100,),
         seeds=5,
         columns=("seen_rmse", "seen_nll", "unseen_rmse", "unseen_nll"),
+        ahead=("seen_rmse", "seen_nll", "unseen_rmse", "unseen_nll"),
         **kwargs,  # type: ignore[arg-type]
     )
 
