@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .experiment import table_rows
+from .experiment import Row, table_rows
 from .registry import EXPERIMENTS
-from .runs import NAMES, RESULTS, ResultFile, Run, by_row, kept, row_label
+from .runs import NAMES, RESULTS, ResultFile, Run
 from .score_figure import draw_scores
 
 PAGE = Path(__file__).parent / "RESULTS.md"
@@ -144,31 +144,32 @@ def _targets(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
 def _race(name: str, outcomes: dict[Run, dict[str, Any]], variant: str) -> str:
     """Whether the first network of the tuned preset is ahead of everything else, in each score that matters."""
     experiment = EXPERIMENTS[name]
-    rows = {row: kept(results) for row, results in by_row(outcomes).items() if row.variant == variant}
-
-    def best(chosen: list[Run], column: str) -> float:
-        return min(statistics.fmean(result["scores"][column] for result in rows[row]) for row in chosen)
-
-    ours = [row for row in rows if row.preset == "tuned" and row.model != "vae" and row.network == experiment.network]
-    others = [row for row in rows if row.model == "vae" or row.network != experiment.network]
+    of_variant = {run: outcome for run, outcome in outcomes.items() if run.variant == variant}
+    ours, others = [], []
+    for row in table_rows(experiment, of_variant):
+        if row.run.model == "vae" or row.run.network != experiment.network:
+            others.append(row)
+        elif row.run.preset == "tuned":
+            ours.append(row)
     if not ours or not others:
         return ""
 
-    def beside(other: Run) -> list[Run]:
+    def beside(other: Row) -> list[Row]:
         """Those with as many inducing points, or all where there are none."""
-        return [row for row in ours if (row.model, row.inducing) == (other.model, other.inducing)] or ours
+        alike = [row for row in ours if (row.run.model, row.run.inducing) == (other.run.model, other.run.inducing)]
+        return alike or ours
 
     behind = [
         column
         for column in experiment.ahead
-        if any(best(beside(other), column) >= best([other], column) for other in others)
+        if any(min(row.mean(column) for row in beside(other)) >= other.mean(column) for other in others)
     ]
-    missing = [model for model in experiment.models if all(row.model != model for row in rows)]
+    missing = [model for model in experiment.models if all(run.model != model for run in of_variant)]
     verdict = "reached" if not missing else f"so far; nobody has run {', '.join(missing)}"
     verdict = f"**short** in {', '.join(behind)}" if behind else verdict
     variant_label = f" ({variant})" if variant else ""
-    name_of_ours = row_label(ours[0]) if len(ours) == 1 else f"{NAMES[experiment.network]}{variant_label}"
-    race = f"{name_of_ours} ahead of {', '.join(map(row_label, others))}"
+    name_of_ours = ours[0].label if len(ours) == 1 else f"{NAMES[experiment.network]}{variant_label}"
+    race = f"{name_of_ours} ahead of {', '.join(row.label for row in others)}"
     race += ", each beside as many inducing points," if len(ours) > 1 else ""
     return f"- {race} in {', '.join(experiment.ahead)}: {verdict}"
 
