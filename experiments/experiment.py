@@ -82,7 +82,7 @@ class Row:
     :param label: For people.
     :param scores: Of each kept run.
     :param results: Of all runs.
-    :param published: What the paper says in each column.
+    :param published: What the paper says in each column, as in `0.40 (0.01)`.
     """
 
     run: Run
@@ -96,6 +96,11 @@ class Row:
 
     def mean(self, column: str) -> float:
         return statistics.fmean(self.values(column))
+
+    def of_the_paper(self, column: str) -> tuple[float, float]:
+        """The published mean and its standard deviation, zero where there is none."""
+        mean, _, spread = self.published[column].removesuffix(")").partition(" (")
+        return float(mean), float(spread or 0)
 
 
 def table_rows(experiment: Experiment, outcomes: dict[Run, dict[str, Any]]) -> list[Row]:

@@ -129,16 +129,33 @@ def commands(name: str, runs: Iterable[Run]) -> list[str]:
 
 
 def _targets(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
-    """What was to be reached, beside the best row of the tuned preset."""
+    """What was to be reached, beside the best row of the tuned preset, and how far the preset `paper` is behind it."""
     experiment, lines = EXPERIMENTS[name], []
-    tuned = [row for row in table_rows(experiment, outcomes) if row.run.preset == "tuned"]
+    rows = table_rows(experiment, outcomes)
+    tuned = [row for row in rows if row.run.preset == "tuned"]
     for column, limit in experiment.targets.items():
         if tuned:
             best = min(tuned, key=lambda row: row.mean(column))
             verdict = "reached" if best.mean(column) <= limit else "**short**"
             lines.append(f"- {column} at most {limit}: {best.mean(column):.3f} by {best.label}, {verdict}")
+    lines.append(_reproduction(rows))
     lines += [_race(name, outcomes, variant) for variant in experiment.variants if experiment.ahead]
     return "\n".join(filter(None, lines))
+
+
+def _reproduction(rows: list[Row]) -> str:
+    """Of the preset `paper`, the figures that are more than a published standard deviation behind."""
+    behind = {}
+    for row in rows:
+        for column in row.published if row.run.preset == "paper" else ():
+            mean, stddev = row.of_the_paper(column)
+            if stddev:
+                behind[f"{row.label} in {column}"] = (row.mean(column) - mean) / stddev
+    if not behind:
+        return ""
+    far = [f"{label} ({distance:.1f})" for label, distance in behind.items() if distance > 1]
+    line = f"- preset paper: {len(behind) - len(far)} of {len(behind)} figures within one published standard deviation"
+    return f"{line} or better; behind by more: {', '.join(far)}" if far else f"{line} or better"
 
 
 def _race(name: str, outcomes: dict[Run, dict[str, Any]], variant: str) -> str:

@@ -28,9 +28,9 @@ def draw_scores(experiment: Experiment, outcomes: dict[Run, dict[str, Any]]) -> 
             values = row.values(column)
             axes.scatter(values, len(values) * [height], color=ours, alpha=0.5, label="a run")
             if column in row.published:
-                mean, _, spread = row.published[column].removesuffix(")").partition(" (")
+                mean, spread = row.of_the_paper(column)
                 style = {"color": papers, "fmt": "D", "capsize": 3, "label": "published"}
-                axes.errorbar(float(mean), height, xerr=float(spread or 0), **style)
+                axes.errorbar(mean, height, xerr=spread, **style)
         if column in experiment.targets:
             axes.axvline(experiment.targets[column], color="black", linestyle="--", linewidth=1, label="target")
         axes.set(xlabel=column, xscale="log")  # some are far behind

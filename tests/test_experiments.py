@@ -172,6 +172,16 @@ def test_the_report_has_means_and_deviations_of_what_is_kept_beside_the_papers(t
     assert "- mae at most 0.39: 0.400 by GP-VAE FactorNet, **short**" in page
 
 
+def test_the_report_says_how_far_the_papers_settings_are_behind_the_paper(tmp_path):
+    results = ResultFile("jura", tmp_path)
+    results.append(Run("jura", "gpvae", "factornet", 0, "paper"), make_outcome(0.0, mae=0.425, nll=1.05))
+    results.append(Run("jura", "gpvae", "indexnet", 0, "paper"), make_outcome(0.0, mae=0.3, nll=1.0))
+    results.append(Run("jura", "gpvae", "pointnet", 0, "tuned"), make_outcome(0.0, mae=9.0, nll=9.0))
+    page = report.write(tmp_path, tmp_path / "RESULTS.md").read_text()
+    expected = "3 of 4 figures within one published standard deviation or better"
+    assert f"- preset paper: {expected}; behind by more: GP-VAE FactorNet in mae (2.5)\n" in page
+
+
 def test_the_report_has_the_commands_that_do_its_runs():
     rows = [
         *(Run("eeg-large", "sgpvae", network, m, "tuned") for network in NETWORKS[:2] for m in (32, 64)),
