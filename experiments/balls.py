@@ -36,6 +36,7 @@ from .decoders import Layers
 from .experiment import Experiment, Outcome
 from .lds import LinearDynamicalSystem
 from .runs import Run, by_row, kept, row_label
+from .scores import score
 from .training import ELBO_SAMPLES, PREDICTION_SAMPLES, optimize
 
 if TYPE_CHECKING:
@@ -123,10 +124,7 @@ def run_ball(run: Run, smoke: bool) -> Outcome:
     errors = {
         f"mae_{tau}": metrics.mae(prediction.mean[:, :, tau - 1], truth[:, :, tau - 1]).mean().item() for tau in STEPS
     }
-    calibration = {
-        name: metric(prediction, y).mean().item()
-        for name, metric in (("nll", metrics.nll), ("crps", metrics.crps), ("coverage", metrics.coverage))
-    }
+    calibration = score(prediction, y, ("nll", "crps", "coverage"))
     return Outcome({"mae": statistics.fmean(errors.values()), **errors, **calibration}, elbo)
 
 
@@ -162,10 +160,8 @@ def _score_ahead(prediction: Prediction, videos: BouncingBalls, prefix: int) -> 
     return {
         "mae": metrics.mae(prediction, truth).mean().item(),
         "mae_last": metrics.mae(prediction.mean[:, -50:], truth[:, -50:]).mean().item(),
-        "nll": metrics.nll(prediction, y).mean().item(),
-        "nll_mixture": metrics.nll(prediction, y, mixture=True).mean().item(),
-        "crps": metrics.crps(matched, y).mean().item(),  # that of the mixture would take as long as the training
-        "coverage": metrics.coverage(prediction, y).mean().item(),
+        **score(prediction, y, ("nll", "nll_mixture", "coverage")),
+        **score(matched, y, ["crps"]),  # that of the mixture would take as long as the training
     }
 
 

@@ -110,7 +110,15 @@ def table_rows(experiment: Experiment, outcomes: dict[Run, dict[str, Any]]) -> l
         for prefix, label in FLAVORS:
             if f"{prefix}{experiment.columns[0]}" in results[0]["scores"]:
                 of_all = [result["scores"] for result in kept(results)]
-                scores = [{k.removeprefix(prefix): v for k, v in of.items() if k.startswith(prefix)} for of in of_all]
+                # those of the other flavor are another row's
+                scores = [
+                    {
+                        name.removeprefix(prefix): value
+                        for name, value in of.items()
+                        if name.startswith("ff_") == bool(prefix)
+                    }
+                    for of in of_all
+                ]
                 name = " ".join(filter(None, [run.model, run.network, run.variant])) + label
                 published = experiment.published.get(name, {})
                 rows.append(Row(run, row_label(run) + label, scores, results, published))

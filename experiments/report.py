@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .experiment import Row, table_rows
+from .experiment import Experiment, Row, table_rows
 from .registry import EXPERIMENTS
 from .runs import NAMES, RESULTS, ResultFile, Run
 from .score_figure import draw_scores
@@ -71,7 +71,7 @@ def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
     """The rows of an experiment: ours, and what the paper says beside it."""
     experiment = EXPERIMENTS[name]
     rows = table_rows(experiment, outcomes)
-    beside = {score for row in rows for score in row.scores[0] if score.endswith(BESIDE) and "ff_" not in score}
+    beside = {score for row in rows for score in row.scores[0] if score.endswith(BESIDE)}
     columns = [*experiment.columns, *sorted(beside)]
     of_the_paper = [column for column in columns if any(column in row for row in experiment.published.values())]
     header = ["", "preset", "runs", *columns, *(f"{column}, published" for column in of_the_paper), "seconds"]
@@ -94,11 +94,12 @@ def _provenance(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
 
 def commands(name: str, runs: Iterable[Run]) -> list[str]:
     """The command lines that do these runs."""
-    variants, seeds = defaultdict(set), defaultdict(set)
+    variants: dict[Run, set[str]] = defaultdict(set)
+    num_seeds: dict[Run, int] = defaultdict(int)
     for run in runs:
         row = dataclasses.replace(run, variant="", seed=0)
         variants[row].add(run.variant)
-        seeds[row].add(run.seed)
+        num_seeds[row] = max(num_seeds[row], run.seed + 1)
     options = [
         {
             "model": [row.model],
@@ -106,7 +107,7 @@ def commands(name: str, runs: Iterable[Run]) -> list[str]:
             "inducing": [row.inducing] if row.inducing else [],
             "preset": [row.preset] if row.preset else [],
             "variant": sorted(variants[row] - {""}),
-            "seeds": [len(seeds[row])],
+            "seeds": [num_seeds[row]],
         }
         for row in sorted(variants)
     ]
@@ -139,7 +140,8 @@ def _targets(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
             verdict = "reached" if best.mean(column) <= limit else "**short**"
             lines.append(f"- {column} at most {limit}: {best.mean(column):.3f} by {best.label}, {verdict}")
     lines.append(_reproduction(rows))
-    lines += [_race(name, outcomes, variant) for variant in experiment.variants if experiment.ahead]
+    for variant in experiment.variants if experiment.ahead else ():
+        lines.append(_race(experiment, [row for row in rows if row.run.variant == variant], variant))
     return "\n".join(filter(None, lines))
 
 
@@ -158,12 +160,10 @@ def _reproduction(rows: list[Row]) -> str:
     return f"{line} or better; behind by more: {', '.join(far)}" if far else f"{line} or better"
 
 
-def _race(name: str, outcomes: dict[Run, dict[str, Any]], variant: str) -> str:
+def _race(experiment: Experiment, rows: list[Row], variant: str) -> str:
     """Whether the first network of the tuned preset is ahead of everything else, in each score that matters."""
-    experiment = EXPERIMENTS[name]
-    of_variant = {run: outcome for run, outcome in outcomes.items() if run.variant == variant}
     ours, others = [], []
-    for row in table_rows(experiment, of_variant):
+    for row in rows:
         if row.run.model == "vae" or row.run.network != experiment.network:
             others.append(row)
         elif row.run.preset == "tuned":
@@ -181,7 +181,7 @@ def _race(name: str, outcomes: dict[Run, dict[str, Any]], variant: str) -> str:
         for column in experiment.ahead
         if any(min(row.mean(column) for row in beside(other)) >= other.mean(column) for other in others)
     ]
-    missing = [model for model in experiment.models if all(run.model != model for run in of_variant)]
+    missing = [model for model in experiment.models if all(row.run.model != model for row in rows)]
     verdict = "reached" if not missing else f"so far; nobody has run {', '.join(missing)}"
     verdict = f"**short** in {', '.join(behind)}" if behind else verdict
     variant_label = f" ({variant})" if variant else ""
