@@ -52,7 +52,7 @@ nitpick_ignore_regex = [
     ("py:class", "ApproximateGP|Distribution|Interval|Likelihood|MultivariateNormal|Prior|Tensor"),
     ("py:class", "LRScheduler|Optimizer|Path"),
     # that are not public, and stand in signatures
-    ("py:class", "Encoding|_AmortizedModel"),
+    ("py:class", "Encoding|AmortizedModel"),
     ("py:.*", r"gpytorch_sgpvae\..*\._.*"),
     ("py:.*", r"gpytorch_sgpvae\.(datasets\.missingness|mlp|training\.seeds|training\.task_dataset)\..*"),
     ("py:.*", r"gpytorch_sgpvae\.likelihoods\.observation_models\.distributions\..*"),

@@ -21,12 +21,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from gpytorch_sgpvae.models import NETWORKS
+
 from . import report
 from .execution import execute
 from .registry import EXPERIMENTS
 from .runs import RESULTS, ResultFile, Run
-
-NETWORKS = ("factornet", "indexnet", "pointnet", "zeroimputation")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

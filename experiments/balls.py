@@ -28,7 +28,7 @@ from gpytorch_sgpvae import (
     refine,
 )
 from gpytorch_sgpvae.datasets import BouncingBalls, bouncing_ball, bouncing_balls, estimate_periods
-from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
+from gpytorch_sgpvae.models import NETWORKS, AmortizedModel
 from gpytorch_sgpvae.plotting import STYLES, plot_latents
 
 from . import baselines
@@ -177,7 +177,7 @@ def _make(
     return [film(**kwargs, generator=generator, dtype=dtype) for kwargs in sizes]
 
 
-def make_model(run: Run, settings: Settings, videos: BouncingBalls, num_latents: int) -> _AmortizedModel:
+def make_model(run: Run, settings: Settings, videos: BouncingBalls, num_latents: int) -> AmortizedModel:
     """A periodic latent function for each ball, which starts with the period that the videos' spectrum shows."""
     num_pixels, latents = videos.y.shape[-1], torch.Size([num_latents])
     periods = estimate_periods(videos.y, num_latents).view(num_latents, 1, 1)
@@ -203,7 +203,7 @@ def make_model(run: Run, settings: Settings, videos: BouncingBalls, num_latents:
         "observation_model": GaussianObservations(num_pixels, shared_noise=True),
     }
     if run.model == "gpvae":
-        model: _AmortizedModel = GPVAE(num_pixels, num_latents, **parts)
+        model: AmortizedModel = GPVAE(num_pixels, num_latents, **parts)
     else:
         every = max(len(videos.x) // run.inducing, 1)
         inducing_points = videos.x[::every]
@@ -213,7 +213,7 @@ def make_model(run: Run, settings: Settings, videos: BouncingBalls, num_latents:
     return model
 
 
-def train_on_videos(model: _AmortizedModel, videos: BouncingBalls, settings: Settings, smoke: bool) -> None:
+def train_on_videos(model: AmortizedModel, videos: BouncingBalls, settings: Settings, smoke: bool) -> None:
     """Adam on random videos, which share their inputs."""
 
     def loss() -> Tensor:
@@ -236,7 +236,7 @@ def _hide_ends(context: Context, probability: float) -> Context:
 
 
 @torch.no_grad()
-def _elbo(model: _AmortizedModel, videos: BouncingBalls) -> float:
+def _elbo(model: AmortizedModel, videos: BouncingBalls) -> float:
     """The sum of the videos' bounds, a few of them at a time."""
     total = 0.0
     with gpytorch.settings.num_likelihood_samples(ELBO_SAMPLES):
@@ -323,7 +323,7 @@ def draw_balls(outcomes: dict[Run, dict[str, Any]]) -> Figure | None:
     return figure
 
 
-def _picture(model: _AmortizedModel, posterior: Posterior, videos: BouncingBalls, prefix: int) -> dict[str, Any]:
+def _picture(model: AmortizedModel, posterior: Posterior, videos: BouncingBalls, prefix: int) -> dict[str, Any]:
     """What :func:`draw_balls` draws of the first video, as short text."""
     prediction = model.likelihood.predict(posterior(videos.x), PREDICTION_SAMPLES, chunk_size=CHUNK_SIZE)
     latents = {

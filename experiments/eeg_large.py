@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, VAE, Context, LinearPlus, Prediction
 from gpytorch_sgpvae.datasets import load_eeg_recordings
-from gpytorch_sgpvae.kernels import ScaledRBFKernel
-from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
+from gpytorch_sgpvae.linalg.kernels import ScaledRBFKernel
+from gpytorch_sgpvae.models import NETWORKS, AmortizedModel
 from gpytorch_sgpvae.plotting import STYLES, legend_entries
 
 from . import baselines
@@ -92,7 +92,7 @@ def run(run: Run, smoke: bool) -> Outcome:
     return Outcome(scores, training_elbo(model, train))
 
 
-def make_model(run: Run, settings: Settings, x: Tensor, num_outputs: int, smoke: bool = False) -> _AmortizedModel:
+def make_model(run: Run, settings: Settings, x: Tensor, num_outputs: int, smoke: bool = False) -> AmortizedModel:
     # Networks of two parts have half the layers in each, and as wide a representation between them.
     two_parts = {"hidden_sizes": (50, 50), "representation_size": 50}
     sizes = two_parts if run.network in ("indexnet", "pointnet") else {"hidden_sizes": (50, 50, 50, 50)}
@@ -100,7 +100,7 @@ def make_model(run: Run, settings: Settings, x: Tensor, num_outputs: int, smoke:
     mlp = MLP(NUM_LATENTS, num_outputs, hidden_sizes=(50, 50, 50, 50))
     decoder = LinearPlus(mlp) if settings.linear else mlp
     if run.model == "vae":
-        model: _AmortizedModel = VAE(num_outputs, NUM_LATENTS, network, decoder)
+        model: AmortizedModel = VAE(num_outputs, NUM_LATENTS, network, decoder)
     else:
         kernel = ScaledRBFKernel(ard_num_dims=1, batch_shape=torch.Size([NUM_LATENTS]))
         kernel.base_kernel.lengthscale, kernel.outputscale = settings.lengthscale, 1.0
@@ -128,7 +128,7 @@ def baseline(name: str, train: list[Task], test: list[Task], smoke: bool) -> Pre
     return Prediction.gaussian(mean, stddev)
 
 
-def _predict(model: _AmortizedModel, tasks: list[Task]) -> Prediction:
+def _predict(model: AmortizedModel, tasks: list[Task]) -> Prediction:
     x = tasks[0][0]
     context = Context(x, torch.stack([y for _, y in tasks]))
     return model.predict(x, context, PREDICTION_SAMPLES, chunk_size=CHUNK_SIZE)

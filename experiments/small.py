@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpytorch_sgpvae import GPVAE, MLP, VAE, Context, FreeFormSites, LinearPlus, Prediction, TaskELBO, refine
 from gpytorch_sgpvae.datasets import Normalizer, TaskData, load_eeg, load_jura
-from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
+from gpytorch_sgpvae.models import NETWORKS, AmortizedModel
 
 from . import baselines
 from .experiment import Experiment, Outcome
@@ -139,7 +139,7 @@ def run(study: Study, run: Run, smoke: bool) -> Outcome:
     return Outcome(scores, statistics.fmean(elbos))
 
 
-def make_model(settings: Settings, run: Run, num_outputs: int, input_dim: int) -> _AmortizedModel:
+def make_model(settings: Settings, run: Run, num_outputs: int, input_dim: int) -> AmortizedModel:
     # As the authors' code has it: FactorNet's standard deviations, least and first, are of all its factors together.
     factor = math.sqrt(num_outputs) if run.network == "factornet" else 1.0
     # Networks of two parts have half the layers in each.
@@ -156,7 +156,7 @@ def make_model(settings: Settings, run: Run, num_outputs: int, input_dim: int) -
     if settings.linear:
         decoder = LinearPlus(decoder)
     if run.model == "vae":
-        model: _AmortizedModel = VAE(num_outputs, settings.num_latents, network, decoder)
+        model: AmortizedModel = VAE(num_outputs, settings.num_latents, network, decoder)
     else:
         shape = {"ard_num_dims": input_dim, "batch_shape": torch.Size([settings.num_latents])}
         # GPyTorch's RBF kernel is exp(-d² / 2 l²).
@@ -175,7 +175,7 @@ def make_model(settings: Settings, run: Run, num_outputs: int, input_dim: int) -
 
 
 def train(
-    model: _AmortizedModel, context: Context, settings: Settings, hide: Callable[[Context], Context] | None = None
+    model: AmortizedModel, context: Context, settings: Settings, hide: Callable[[Context], Context] | None = None
 ) -> None:
     """
     Epochs over batches of points.
@@ -204,7 +204,7 @@ def train(
         )
 
 
-def learn_free_form(model: _AmortizedModel, context: Context, settings: Settings) -> None:
+def learn_free_form(model: AmortizedModel, context: Context, settings: Settings) -> None:
     """
     Replace the network by free-form sites, which start from what it says, and go on training with these instead: what
     a network cannot say about a point then no longer shapes the model.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpytorch_sgpvae import Context, InferenceNetwork
-from gpytorch_sgpvae.models._amortized_model import _AmortizedModel
+from gpytorch_sgpvae.models import AmortizedModel
 from gpytorch_sgpvae.training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 from gpytorch_sgpvae.training.quiet import quiet_lightning
 
@@ -48,7 +48,7 @@ class TaskSettings:
         return dataclasses.replace(self, num_epochs=1)
 
 
-def train_on_tasks(model: _AmortizedModel, tasks: list[Task], settings: TaskSettings, seed: int) -> None:
+def train_on_tasks(model: AmortizedModel, tasks: list[Task], settings: TaskSettings, seed: int) -> None:
     module = SGPVAEModule(
         model,
         learning_rate=settings.learning_rate,
@@ -71,7 +71,7 @@ def train_on_tasks(model: _AmortizedModel, tasks: list[Task], settings: TaskSett
 
 
 def optimize(
-    model: _AmortizedModel,
+    model: AmortizedModel,
     loss: Callable[[], Tensor],
     num_steps: int,
     lr: float,
@@ -137,7 +137,7 @@ def initialize(*modules: torch.nn.Module) -> None:
 
 
 @torch.no_grad()
-def training_elbo(model: _AmortizedModel, tasks: list[Task]) -> float:
+def training_elbo(model: AmortizedModel, tasks: list[Task]) -> float:
     """The sum of the tasks' bounds, by which runs are kept or dropped."""
     with gpytorch.settings.num_likelihood_samples(ELBO_SAMPLES):
         return sum(model.elbo(Context(*task)).item() for task in tasks)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, VAE, Context, LinearPlus, Prediction, TaskELBO
 from gpytorch_sgpvae.datasets import TaskData, load_amedas, load_japan_weather
-from gpytorch_sgpvae.models._amortized_model import NETWORKS, _AmortizedModel
+from gpytorch_sgpvae.models import NETWORKS, AmortizedModel
 
 from . import baselines
 from .experiment import Experiment, Outcome
@@ -97,7 +97,7 @@ def run(load: Callable[[], TaskData], run: Run, smoke: bool) -> Outcome:
     return Outcome(scores, elbo)
 
 
-def make_model(run: Run, tasks: list[Task], smoke: bool) -> _AmortizedModel:
+def make_model(run: Run, tasks: list[Task], smoke: bool) -> AmortizedModel:
     num_outputs, hidden_sizes = tasks[0][1].shape[-1], HIDDEN_SIZES[run.preset]
     mlp = MLP(NUM_LATENTS, num_outputs, hidden_sizes)
     decoder = LinearPlus(mlp) if run.preset == "tuned" else mlp
@@ -105,7 +105,7 @@ def make_model(run: Run, tasks: list[Task], smoke: bool) -> _AmortizedModel:
     if run.preset == "paper":
         initialize(network, decoder)
     if run.model == "vae":
-        model: _AmortizedModel = VAE(num_outputs, NUM_LATENTS, network, decoder).double()
+        model: AmortizedModel = VAE(num_outputs, NUM_LATENTS, network, decoder).double()
     elif run.model == "gpvae":
         shape = {"ard_num_dims": tasks[0][0].shape[-1], "batch_shape": torch.Size([NUM_LATENTS])}
         base = gpytorch.kernels.MaternKernel(nu=0.5, **shape)
@@ -120,7 +120,7 @@ def make_model(run: Run, tasks: list[Task], smoke: bool) -> _AmortizedModel:
     return model
 
 
-def train_tuned(model: _AmortizedModel, tasks: list[Task], outputs: list[str], settings: Tuned, seed: int) -> None:
+def train_tuned(model: AmortizedModel, tasks: list[Task], outputs: list[str], settings: Tuned, seed: int) -> None:
     """The network is shown weeks with holes like those of the test, of which the likelihood sees everything."""
     generator = torch.Generator().manual_seed(seed)
     objective = TaskELBO(model.likelihood, model.model, beta=settings.beta)
@@ -164,7 +164,7 @@ def _centers(x: Tensor, num_centers: int, seed: int) -> Tensor:
     return torch.as_tensor(means.cluster_centers_, dtype=x.dtype)
 
 
-def _predict(model: _AmortizedModel, context: Context) -> Prediction:
+def _predict(model: AmortizedModel, context: Context) -> Prediction:
     return model.predict(context.x, context, PREDICTION_SAMPLES)
 
 

@@ -29,7 +29,7 @@ from .likelihoods import (
     Prediction,
 )
 from .mlls import ImportanceWeightedELBO, TaskELBO
-from .models import GPVAE, SGPVAE, VAE
+from .models import GPVAE, SGPVAE, VAE, AmortizedModel
 from .refinement import Refinement, refine
 
 __version__ = "0.1.0"
@@ -39,6 +39,7 @@ __all__ = [
     "MLP",
     "SGPVAE",
     "VAE",
+    "AmortizedModel",
     "AmortizedVariationalDistribution",
     "AmortizedVariationalStrategy",
     "BernoulliObservations",

@@ -10,7 +10,7 @@ import torch
 from gpytorch import settings
 from torch import Tensor
 
-from .shapes import check_chunk_size
+from .utils.shapes import check_chunk_size
 
 
 class NonFiniteDataError(ValueError):

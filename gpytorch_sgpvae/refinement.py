@@ -18,7 +18,7 @@ from .context import Context, as_context
 from .likelihoods import DecoderLikelihood
 from .likelihoods.decoder_likelihood import function_marginals
 from .mlls import TaskELBO
-from .models._amortized_model import _AmortizedModel, parts_of
+from .models.base import AmortizedModel, parts_of
 from .sites import GaussianSites
 from .variational import Posterior
 from .variational.posterior import amortized_strategy
@@ -48,7 +48,7 @@ class Refinement(NamedTuple):
 
 @torch.no_grad()
 def refine(
-    model: _AmortizedModel | ApproximateGP,
+    model: AmortizedModel | ApproximateGP,
     context: Context | tuple[Tensor, Tensor],
     steps: int = 50,
     likelihood: Likelihood | None = None,

@@ -26,14 +26,12 @@ from gpytorch_sgpvae import (
     FactorNet,
     GaussianObservations,
     GaussianSites,
-    IndexNet,
     InferenceNetwork,
-    PointNet,
     TaskELBO,
-    ZeroImputation,
+    models,
 )
 
-NETWORKS: list[type[InferenceNetwork]] = [FactorNet, IndexNet, PointNet, ZeroImputation]
+NETWORKS: list[type[InferenceNetwork]] = list(models.NETWORKS.values())
 DTYPES = [torch.float32, torch.float64]
 
 

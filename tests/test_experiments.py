@@ -37,10 +37,10 @@ from experiments.small import (
 )
 from experiments.training import optimize, training_elbo
 from experiments.weather import Regression
-from gpytorch_sgpvae import Context, FreeFormSites, refine
+from gpytorch_sgpvae import Context, FreeFormSites, models, refine
 
 GENERATED = ("ball", "balls")
-NETWORKS = ("factornet", "indexnet", "pointnet", "zeroimputation")
+NETWORKS = list(models.NETWORKS)
 
 
 def every_model():

@@ -18,7 +18,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import ConstantMean, LinearMean, ZeroMean
 
 from gpytorch_sgpvae import GPVAE, VAE, Context, FactorNet, TaskELBO, condition, refine, refinement
-from gpytorch_sgpvae.conditionals import dense_posterior, evidence_of_sites, whitened_posterior
+from gpytorch_sgpvae.linalg.conditionals import dense_posterior, evidence_of_sites, whitened_posterior
 
 NOISE = 0.05
 

@@ -6,7 +6,8 @@ The files come from the folder that the environment variable `SGPVAE_DATA` names
 downloaded once, and checked.
 """
 
-from .task_data import Normalizer, TaskData
+from ..utils.normalizer import Normalizer
+from .task_data import TaskData
 from .bouncing_balls import BouncingBalls, bouncing_ball, bouncing_balls, estimate_periods
 from .jura import load_jura
 from .eeg import load_eeg, load_eeg_recordings

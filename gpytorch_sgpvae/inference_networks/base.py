@@ -2,21 +2,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
 
 import torch
 from torch import Tensor
 
-from ..mlp import StackedMLP
 from ..sites import GaussianSites
-
-# On a CPU, the hidden units of one layer that are computed at once: they stay in its cache until they are read, and the
-# allocator recycles them, where it returns larger tensors to the system and gets them back page by page.
-BLOCK_BYTES = 2**21
-# The rows of one network may take so many blocks, before they are cut too: it then prepares itself more than once.
-BLOCKS_PER_NETWORK = 4
-
-Terms = Callable[[Tensor], Sequence[Tensor]]
+from .stacked_mlp import StackedMLP, Terms, entries_per_block, sum_over_blocks
 
 
 class InferenceNetwork(torch.nn.Module):
@@ -148,7 +139,7 @@ class InferenceNetwork(torch.nn.Module):
         if block is None:
             totals = [(term * present).sum(0) for term in terms(networks(inputs))]  # (T N, S')
         else:
-            totals = _sum_over_blocks(networks, inputs.contiguous(), present.contiguous(), terms, block)  # (T N, S')
+            totals = sum_over_blocks(networks, inputs.contiguous(), present.contiguous(), terms, block)  # (T N, S')
         return [total.view(*y.shape[:-1], total.shape[-1]) for total in totals]  # (*T, N, S')
 
     def site_parameters(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,51 +154,3 @@ class InferenceNetwork(torch.nn.Module):
         raw_stddev = math.log(math.expm1(self.initial_stddev - self.min_stddev))
         with torch.no_grad():
             output_bias[..., self.latent_size :] = raw_stddev
-
-
-def entries_per_block(observed: Tensor, bytes_per_entry: int) -> int | None:
-    """
-    How many of the entries to evaluate at once, so that none of their layers takes more than :data:`BLOCK_BYTES`; None
-    for all of them, which takes the fewest operations.
-
-    Evaluation in blocks leaves the missing entries out, and how many these are must be read from `observed`: a GPU
-    would have to wait for that, a compiler and a transform of :mod:`torch.func` cannot know it.
-    """
-    if (
-        observed.numel() * bytes_per_entry <= BLOCK_BYTES
-        or observed.device.type != "cpu"
-        or type(observed) is not Tensor
-        or torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-    ):
-        return None
-    return max(1, BLOCK_BYTES // bytes_per_entry)
-
-
-def _sum_over_blocks(networks: StackedMLP, inputs: Tensor, present: Tensor, terms: Terms, block: int) -> list[Tensor]:
-    """Over networks (`P x B x 1` to `B x S'`), as many of them at once as fit into a block."""
-    num_networks = max(1, block // inputs.shape[1])
-    groups = networks.split(num_networks)
-    totals = []
-    num_rows = BLOCKS_PER_NETWORK * block
-    for rows, present_rows in zip(inputs.split(num_rows, dim=1), present.split(num_rows, dim=1), strict=True):
-        blocks = zip(groups, rows.split(num_networks), present_rows.split(num_networks), strict=True)
-        sums = [_sum_over_observed_rows(*arguments, terms) for arguments in blocks]
-        totals.append([reduce(torch.add, parts) for parts in zip(*sums, strict=True)])
-    return [torch.cat(parts) for parts in zip(*totals, strict=True)]
-
-
-def _sum_over_observed_rows(
-    networks: Callable[[Tensor], Tensor], inputs: Tensor, present: Tensor, terms: Terms
-) -> list[Tensor]:
-    """Over networks (`P x B x 1` to `B x S'`), each of which sees its observed rows and is spared the others."""
-    # the observed rows of each network come first, and there are as many rows as the one with most of them has
-    num_rows = int(present.sum(1).max())
-    order = present.argsort(dim=1, descending=True, stable=True)[:, :num_rows]  # (P, R, 1)
-    inputs_in_order, present_in_order = inputs.gather(1, order), present.gather(1, order)
-    return [
-        term.new_zeros(inputs.shape[1], term.shape[-1]).index_add_(
-            0, order.flatten(), (term * present_in_order).flatten(0, 1)
-        )
-        for term in terms(networks(inputs_in_order))  # (P, R, S')
-    ]

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..mlp import StackedMLP
 from .base import InferenceNetwork
+from .stacked_mlp import StackedMLP
 
 
 class FactorNet(InferenceNetwork):

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..mlp import MLP, StackedMLP
+from ..mlp import MLP
 from .base import InferenceNetwork
+from .stacked_mlp import StackedMLP
 
 
 class IndexNet(InferenceNetwork):

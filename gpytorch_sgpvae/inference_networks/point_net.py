@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ..mlp import MLP
-from .base import InferenceNetwork, entries_per_block
+from .base import InferenceNetwork
+from .stacked_mlp import entries_per_block
 
 
 class PointNet(InferenceNetwork):

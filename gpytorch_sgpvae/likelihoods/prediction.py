@@ -10,7 +10,7 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 from torch.distributions import AffineTransform, Distribution, Normal, TransformedDistribution, constraints
 
-from ..shapes import check_chunk_size
+from ..utils.shapes import check_chunk_size
 from .observation_models.distributions import ColumnwiseDistribution, bisect
 from .targets import as_rows, check_support, fill_missing
 

@@ -7,7 +7,7 @@ from gpytorch import settings
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from ..shapes import expands_to
+from ..utils.shapes import expands_to
 from .observation_models.distributions import ColumnwiseDistribution
 
 

@@ -12,7 +12,7 @@ from gpytorch.models import ApproximateGP
 from torch import Tensor
 
 from ..context import Context
-from ..recompute import recomputed
+from ..linalg.recompute import recomputed
 from ..variational.posterior import amortized_strategy
 
 

@@ -1,5 +1,6 @@
+from .base import NETWORKS, AmortizedModel
 from .gpvae import GPVAE
 from .sgpvae import SGPVAE
 from .vae import VAE
 
-__all__ = ["GPVAE", "SGPVAE", "VAE"]
+__all__ = ["GPVAE", "NETWORKS", "SGPVAE", "VAE", "AmortizedModel"]

@@ -6,10 +6,10 @@ import gpytorch
 import torch
 
 from ..variational import DenseAmortizedVariationalStrategy
-from ._amortized_model import LatentGPs, _AmortizedModel, default_kernel, make_likelihood, make_network
+from .base import AmortizedModel, LatentGPs, default_kernel, make_likelihood, make_network
 
 
-class GPVAE(_AmortizedModel):
+class GPVAE(AmortizedModel):
     r"""
     The Gaussian process variational autoencoder without inducing points, ready made (`Pearce (2020)`_; appendix B of
     `Ashman et al. (2020)`_): the model of :class:`~gpytorch_sgpvae.SGPVAE`,

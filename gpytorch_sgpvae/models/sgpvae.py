@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from ..variational import AmortizedVariationalDistribution, AmortizedVariationalStrategy
-from ._amortized_model import LatentGPs, _AmortizedModel, default_kernel, make_likelihood, make_network
+from .base import AmortizedModel, LatentGPs, default_kernel, make_likelihood, make_network
 
 
-class SGPVAE(_AmortizedModel):
+class SGPVAE(AmortizedModel):
     r"""
     The sparse Gaussian process variational autoencoder, ready made (`Ashman et al. (2020)`_): K latent Gaussian
     processes, a decoder, and an inference network that conditions on tasks full of holes,

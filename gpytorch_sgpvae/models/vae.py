@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ..variational import AmortizedVariationalDistribution
 from ..variational._pointwise_strategy import PointwiseStrategy
-from ._amortized_model import _AmortizedModel, make_likelihood, make_network
+from .base import AmortizedModel, make_likelihood, make_network
 
 
-class VAE(_AmortizedModel):
+class VAE(AmortizedModel):
     r"""
     The variational autoencoder for partially observed data (`Ma et al. (2019)`_), as the member of the family that
     ignores the inputs: the same networks and decoders, with independent latent values,

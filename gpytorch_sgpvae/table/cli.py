@@ -18,8 +18,8 @@ import pandas as pd
 import torch
 
 from .. import __version__
-from ..files import replacing
 from ..training import TrainingStoppedError
+from ..utils.files import replacing
 from .errors import TableError, TableWarning, listed
 from .imputer import SGPVAEImputer
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import metrics
 from ..context import Context
 from ..likelihoods import Prediction
-from ..training.seeds import derive_seed, seeded
+from ..utils.seeds import derive_seed, seeded
 from .errors import TableError, TableWarning, listed
 from .families import OutputColumn
 from .learning import hold_out, train, training_tasks

@@ -18,7 +18,7 @@ from ..context import Context
 from ..models import SGPVAE
 from ..training import SGPVAEModule, TaskBatch, TaskDataset, TaskLoader, make_trainer
 from ..training.quiet import quiet_lightning
-from ..training.seeds import TaskDraws
+from ..utils.seeds import TaskDraws
 from .errors import TableError, TableWarning, listed
 from .reading import TaskTable
 

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from ..inference_networks import InferenceNetwork
 from ..mlp import MLP, LinearPlus
-from ..models import SGPVAE
-from ..models._amortized_model import NETWORKS
+from ..models import NETWORKS, SGPVAE
 from .errors import TableError, listed
 from .families import Outputs
 

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from .. import __version__, metrics, plotting
-from ..files import replacing
 from ..plotting.missingness import MAX_LABELS
-from ..training.seeds import derive_seed, seeded
+from ..utils.files import replacing
+from ..utils.seeds import derive_seed, seeded
 from .baselines import fill_by_interpolation, fill_by_last_value, fill_by_mean, groups_of_rows
 from .case import FRACTION, SEED, Case
 from .imputer import SGPVAEImputer

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 
 from .. import __version__
-from ..files import replacing
+from ..utils.files import replacing
 from .errors import TableError
 from .families import OutputColumn
 from .inputs import InputColumn

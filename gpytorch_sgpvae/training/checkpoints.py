@@ -13,7 +13,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from .. import __version__
-from ..files import replacing
+from ..utils.files import replacing
 
 STAMP = "gpytorch_sgpvae"
 # To be raised when older versions of this package could no longer read what is written.

@@ -6,8 +6,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from matplotlib.figure import Figure
 
-from ..files import replacing
 from ..plotting import TRAINING_PANELS, plot_training_curves, training_panels
+from ..utils.files import replacing
 
 # Beyond so many points of a curve every second one is dropped: a night's run does not make a checkpoint grow.
 MOST_POINTS = 4000

@@ -18,12 +18,12 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from ..context import Context
 from ..likelihoods import DecoderLikelihood
 from ..mlls import TaskELBO
-from ..models._amortized_model import _AmortizedModel, parts_of
+from ..models.base import AmortizedModel, parts_of
+from ..utils.seeds import TaskDraws, derive_seed, seeded
 from .bad_steps import NUMERICAL_ERRORS, BadSteps, find_culprits
 from .checkpoints import check_checkpoint, stamp_checkpoint
 from .held_out import SCORES, predict_hidden, score_sums
 from .parameter_groups import parameter_groups
-from .seeds import TaskDraws, derive_seed, seeded
 from .task_dataset import TaskBatch
 from .task_loader import TaskLoader
 
@@ -89,7 +89,7 @@ class SGPVAEModule(LightningModule):
 
     def __init__(
         self,
-        model: _AmortizedModel | ApproximateGP,
+        model: AmortizedModel | ApproximateGP,
         likelihood: Likelihood | None = None,
         learning_rate: float | Mapping[str, float] = 5e-3,
         schedule: str | Callable[[Optimizer, int], LRScheduler] | None = None,
@@ -108,7 +108,7 @@ class SGPVAEModule(LightningModule):
     ):
         super().__init__()
         parts_of(model, likelihood)  # refuses a model without a likelihood
-        if isinstance(model, _AmortizedModel) and likelihood is not None:
+        if isinstance(model, AmortizedModel) and likelihood is not None:
             raise ValueError(f"{type(model).__name__} brings its own likelihood: leave out likelihood=.")
         if isinstance(schedule, str) and schedule != "cosine":
             raise ValueError(f'There is no schedule {schedule!r}: choose "cosine" or None, or give a function.')

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..context import Context, as_pair, pad_tasks
-from .seeds import seeded
+from ..utils.seeds import seeded
 
 
 class TaskIndex(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 import torch.distributed
 from torch.utils.data import Sampler
 
-from .seeds import derive_seed
+from ..utils.seeds import derive_seed
 from .task_dataset import TaskDataset, TaskIndex
 
 # Tasks are sorted by length among so many batches at a time: enough of them for batches with little padding, few enough

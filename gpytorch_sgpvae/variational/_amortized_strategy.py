@@ -14,8 +14,8 @@ from gpytorch.variational._variational_strategy import _VariationalStrategy
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from ..allocator import keep_freed_memory
 from ..context import Context, as_context
+from ..linalg.allocator import keep_freed_memory
 from ..sites import GaussianSites
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .amortized_variational_distribution import AmortizedVariationalDistribution

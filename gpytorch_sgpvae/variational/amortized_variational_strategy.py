@@ -12,7 +12,8 @@ from gpytorch.models import ApproximateGP
 from linear_operator.operators import DiagLinearOperator, LinearOperator, RootLinearOperator
 from torch import Tensor
 
-from ..conditionals import (
+from ..context import Context
+from ..linalg.conditionals import (
     Evidence,
     WhitenedPosterior,
     evidence_of_sites,
@@ -21,10 +22,9 @@ from ..conditionals import (
     whitened_cross_covariance,
     whitened_posterior,
 )
-from ..context import Context
-from ..recompute import recomputed
-from ..shapes import expands_to
+from ..linalg.recompute import recomputed
 from ..sites import GaussianSites
+from ..utils.shapes import expands_to
 from ._amortized_strategy import Encoding, _AmortizedStrategy
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .amortized_variational_distribution import AmortizedVariationalDistribution

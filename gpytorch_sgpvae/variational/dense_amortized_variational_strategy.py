@@ -12,8 +12,8 @@ from linear_operator import to_linear_operator
 from linear_operator.operators import DiagLinearOperator, LinearOperator
 from torch import Tensor
 
-from ..conditionals import DensePosterior, dense_posterior, shift_and_shrinkage
 from ..context import Context
+from ..linalg.conditionals import DensePosterior, dense_posterior, shift_and_shrinkage
 from ..sites import GaussianSites
 from ._amortized_strategy import Encoding, _AmortizedStrategy
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior

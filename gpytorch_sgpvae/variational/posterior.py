@@ -9,7 +9,7 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from ..context import Context, as_context
-from ..shapes import check_chunk_size
+from ..utils.shapes import check_chunk_size
 from ._amortized_strategy import Encoding, _AmortizedStrategy
 from .amortized_variational_strategy import AmortizedVariationalStrategy, SparseEncoding
 

@@ -25,9 +25,8 @@ from gpytorch_sgpvae import (
     PointNet,
     TaskELBO,
     ZeroImputation,
-    mlp,
 )
-from gpytorch_sgpvae.inference_networks import base
+from gpytorch_sgpvae.inference_networks import stacked_mlp
 
 
 @pytest.fixture(params=helpers.NETWORKS)
@@ -264,11 +263,11 @@ class TestBlocks:
         network = network_class(num_outputs, 2, (20, 20)).double()
         y, observed = random_task(torch.float64, *batch_shape, 11, num_outputs)
         observed = missing(observed)
-        with patch.object(base, "BLOCK_BYTES", 10**9):
+        with patch.object(stacked_mlp, "BLOCK_BYTES", 10**9):
             expected = self.run(network, y, observed)
         with (
-            patch.object(base, "BLOCK_BYTES", 20 * 8 * entries(math.prod(batch_shape) * 11)),
-            patch.multiple(mlp, MANY_UNITS=1, MANY_ROWS=min_rows),
+            patch.object(stacked_mlp, "BLOCK_BYTES", 20 * 8 * entries(math.prod(batch_shape) * 11)),
+            patch.multiple(stacked_mlp, MANY_UNITS=1, MANY_ROWS=min_rows),
         ):
             results = self.run(network, y, observed)
         for result, value in zip(results, expected, strict=True):
@@ -297,8 +296,8 @@ class TestBlocks:
             (IndexNet, (50, 50), 100, 300, 1),
             (PointNet, (50, 50), 100, 300, 1),
             # slopes and intercepts of the pieces
-            (FactorNet, (256, 256), 20_000, 2, 2 * base.BLOCKS_PER_NETWORK),
-            (FactorNet, (50, 50), 100_000, 2, base.BLOCKS_PER_NETWORK),
+            (FactorNet, (256, 256), 20_000, 2, 2 * stacked_mlp.BLOCKS_PER_NETWORK),
+            (FactorNet, (50, 50), 100_000, 2, stacked_mlp.BLOCKS_PER_NETWORK),
         ],
     )
     def test_no_tensor_of_all_hidden_units_exists(self, network_class, hidden_sizes, num_rows, num_outputs, num_blocks):
@@ -307,14 +306,14 @@ class TestBlocks:
         with helpers.largest_allocation() as allocation, torch.no_grad():
             network(y, y > -1)
         weights = max(parameter.numel() for parameter in network.parameters())
-        assert allocation.numel <= max(weights, num_blocks * base.BLOCK_BYTES // y.element_size())
+        assert allocation.numel <= max(weights, num_blocks * stacked_mlp.BLOCK_BYTES // y.element_size())
         assert allocation.numel < y.numel() * hidden_sizes[0]
 
     def test_transforms_of_torch_func_see_no_values(self, network_class):
         network = network_class(3, 2)
         y, observed = random_task(torch.float32, 4, 7, 3)
         expected = network(y, observed).precision
-        with patch.object(base, "BLOCK_BYTES", 1):
+        with patch.object(stacked_mlp, "BLOCK_BYTES", 1):
             mapped = torch.func.vmap(lambda y, observed: network(y, observed).precision)(y, observed)
             torch.testing.assert_close(mapped, expected)
             _, vjp = torch.func.vjp(lambda y: network(y, observed).precision, y)
@@ -323,12 +322,12 @@ class TestBlocks:
     def test_a_compiler_sees_no_values(self, network_class):
         network = network_class(3, 2)
         y, observed = random_task(torch.float32, 4, 7, 3)
-        with patch.object(base, "BLOCK_BYTES", 1):
+        with patch.object(stacked_mlp, "BLOCK_BYTES", 1):
             compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
             torch.testing.assert_close(compiled(y, observed).precision, network(y, observed).precision)
 
     def test_tensors_without_values_have_shapes(self, network_class):
-        with patch.object(base, "BLOCK_BYTES", 1):
+        with patch.object(stacked_mlp, "BLOCK_BYTES", 1):
             with torch.device("meta"):
                 sites = network_class(3, 2)(torch.zeros(7, 3), torch.zeros(7, 3, dtype=torch.bool))
             assert sites.shape == (2, 7)

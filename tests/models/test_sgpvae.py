@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpytorch_sgpvae import MLP, SGPVAE, Context, FactorNet, GaussianObservations, Posterior, Prediction, condition
-from gpytorch_sgpvae.models._amortized_model import NETWORKS
+from gpytorch_sgpvae.models import NETWORKS
 
 
 def make(**kwargs):

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..context import Context, as_context
 from ..inference_networks import FactorNet, IndexNet, InferenceNetwork, PointNet, ZeroImputation
-from ..kernels import ScaledRBFKernel
 from ..likelihoods import DecoderLikelihood, GaussianObservations, Prediction
+from ..linalg.kernels import ScaledRBFKernel
 from ..mlls import TaskELBO
 from ..mlp import MLP
 from ..variational import AmortizedVariationalDistribution, Posterior, condition
@@ -27,7 +27,7 @@ NETWORKS: dict[str, type[InferenceNetwork]] = {
 }
 
 
-class _AmortizedModel(gpytorch.Module):
+class AmortizedModel(gpytorch.Module):
     """
     What the ready-made models share: K latent functions, a decoder, an inference network, and how to train and ask
     them. A subclass chooses the prior and the strategy.
@@ -125,10 +125,10 @@ class _AmortizedModel(gpytorch.Module):
 
 
 def parts_of(
-    model: _AmortizedModel | gpytorch.models.ApproximateGP, likelihood: Likelihood | None
+    model: AmortizedModel | gpytorch.models.ApproximateGP, likelihood: Likelihood | None
 ) -> tuple[gpytorch.models.ApproximateGP, Likelihood]:
     """The approximate GP and the likelihood: of a ready-made model its own, otherwise those that are given."""
-    if isinstance(model, _AmortizedModel):
+    if isinstance(model, AmortizedModel):
         return model.model, model.likelihood
     if likelihood is None:
         raise ValueError(f"{type(model).__name__} does not bring a likelihood: pass likelihood=.")

@@ -18,7 +18,7 @@ from torch.autograd import Function
 SMALLEST_PRECISION = 1e-12
 
 
-class SquaredExponential(Function):
+class SquaredExponentialFunction(Function):
     r"""
     :math:`K_{ij} = s \exp(-\tfrac 1 2 |\mathbf x_i - \mathbf z_j|^2)`. With :math:`G = \bar K \circ K`,
 
@@ -52,7 +52,7 @@ class SquaredExponential(Function):
         return _like(x_given, x_bar), _like(z_given, z_bar), _like(scale, scale_bar)
 
 
-class InverseCholesky(Function):
+class InverseCholeskyFunction(Function):
     r"""
     :math:`R = \mathrm{chol}(B)^{-1}`, in the working dtype. With :math:`\Phi` the lower triangle and half of the
     diagonal,
@@ -75,7 +75,7 @@ class InverseCholesky(Function):
         return _inverse_cholesky_backward(R, R_bar).to(ctx.dtype)
 
 
-class WhitenedPosterior(Function):
+class WhitenedPosteriorFunction(Function):
     r"""
     From :math:`A \Lambda A^\top` and :math:`b = A (\lambda g - \lambda \mu_f)` to m, R, F and KL, where
 
@@ -124,7 +124,7 @@ class WhitenedPosterior(Function):
         return B_bar, b_bar
 
 
-class DensePosterior(Function):
+class DensePosteriorFunction(Function):
     r"""
     From K, :math:`\lambda` and :math:`h = \lambda g - \lambda \mu_f` to :math:`\alpha`, P, KL, the posterior mean less
     the prior's, :math:`\delta = K \alpha`, and the posterior variance, :math:`\mathrm{diag} \Sigma`, where
@@ -204,7 +204,7 @@ class DensePosterior(Function):
         return _like(K, K_bar), _like(alpha, precision_bar), _like(alpha, h_bar)
 
 
-class Evidence(Function):
+class EvidenceFunction(Function):
     r"""
     :math:`A \Lambda A^\top` and :math:`b = A h`, in the working dtype. With :math:`P = (\bar B + \bar B^\top) A`,
 
@@ -232,7 +232,7 @@ class Evidence(Function):
         return _like(A, A_bar), _like(precision, precision_bar), _like(h, matvec(A.mT, b_bar))
 
 
-class Marginals(Function):
+class MarginalsFunction(Function):
     r"""
     :math:`A^\top m` and the diagonal of :math:`A^\top F A`, for a symmetric F:
 

@@ -31,52 +31,52 @@ def symmetric(matrix):
 
 CASES = {
     "squared_exponential": (
-        functions.SquaredExponential.apply,
+        functions.SquaredExponentialFunction.apply,
         lambda: (randn(T, K, N, 2), randn(T, K, M, 2), precisions(K, 1, 1)),
     ),
     "squared_exponential, shared inputs": (
-        functions.SquaredExponential.apply,
+        functions.SquaredExponentialFunction.apply,
         lambda: (randn(K, M, 2), randn(T, K, N, 2), precisions(1, 1)),
     ),
     "squared_exponential, shared inputs on the right": (
-        functions.SquaredExponential.apply,
+        functions.SquaredExponentialFunction.apply,
         lambda: (randn(T, K, M, 2), randn(K, N, 2), precisions(K, 1, 1)),
     ),
     "inverse_cholesky": (
-        lambda matrix: functions.InverseCholesky.apply(symmetric(matrix)),
+        lambda matrix: functions.InverseCholeskyFunction.apply(symmetric(matrix)),
         lambda: (covariance(K, size=M),),
     ),
-    "evidence": (functions.Evidence.apply, lambda: (randn(T, K, M, N), precisions(T, K, N), randn(T, K, N))),
+    "evidence": (functions.EvidenceFunction.apply, lambda: (randn(T, K, M, N), precisions(T, K, N), randn(T, K, N))),
     "evidence, shared inputs": (
-        functions.Evidence.apply,
+        functions.EvidenceFunction.apply,
         lambda: (randn(K, M, N), precisions(T, K, N), randn(T, K, N)),
     ),
     "evidence, none": (
-        functions.Evidence.apply,
+        functions.EvidenceFunction.apply,
         lambda: (randn(K, M, N), precisions(K, N, zeros=True), randn(K, N)),
     ),
     "whitened_posterior": (
-        lambda precision, b: functions.WhitenedPosterior.apply(symmetric(precision), b),
+        lambda precision, b: functions.WhitenedPosteriorFunction.apply(symmetric(precision), b),
         lambda: (covariance(T, K, size=M), randn(T, K, M)),
     ),
     "marginals": (
-        lambda A, m, F: functions.Marginals.apply(A, m, symmetric(F)),
+        lambda A, m, F: functions.MarginalsFunction.apply(A, m, symmetric(F)),
         lambda: (randn(T, K, M, N), randn(T, K, M), randn(T, K, M, M)),
     ),
     "marginals, shared inputs": (
-        lambda A, m, F: functions.Marginals.apply(A, m, symmetric(F)),
+        lambda A, m, F: functions.MarginalsFunction.apply(A, m, symmetric(F)),
         lambda: (randn(K, M, N), randn(T, K, M), randn(T, K, M, M)),
     ),
     "marginals, shared context": (
-        lambda A, m, F: functions.Marginals.apply(A, m, symmetric(F)),
+        lambda A, m, F: functions.MarginalsFunction.apply(A, m, symmetric(F)),
         lambda: (randn(T, K, M, N), randn(K, M), randn(K, M, M)),
     ),
     "dense_posterior": (
-        lambda matrix, precision, h: functions.DensePosterior.apply(symmetric(matrix), precision, h),
+        lambda matrix, precision, h: functions.DensePosteriorFunction.apply(symmetric(matrix), precision, h),
         lambda: (covariance(T, K, size=M), precisions(T, K, M), randn(T, K, M)),
     ),
     "dense_posterior, shared inputs": (
-        lambda matrix, precision, h: functions.DensePosterior.apply(symmetric(matrix), precision, h),
+        lambda matrix, precision, h: functions.DensePosteriorFunction.apply(symmetric(matrix), precision, h),
         lambda: (covariance(K, size=M), precisions(T, K, M), randn(T, K, M)),
     ),
 }
@@ -102,7 +102,7 @@ def test_the_dense_gradient_is_that_of_the_textbooks_formulas(zeros):
     trace = ratio.diagonal(dim1=-2, dim2=-1).sum(-1)
     kl = 0.5 * (trace + (mean * weights).sum(-1) - M - torch.logdet(ratio))
     textbook = (weights, reduction, kl, mean, posterior_covariance.diagonal(dim1=-2, dim2=-1))
-    ours = functions.DensePosterior.apply(K_matrix, precision, h)
+    ours = functions.DensePosteriorFunction.apply(K_matrix, precision, h)
     for result, expected in zip(ours, textbook, strict=True):
         torch.testing.assert_close(result, expected)
     bars = [torch.randn_like(result) for result in ours]
@@ -130,7 +130,7 @@ def test_parts_of_the_whitened_posterior_have_gradients_of_their_own(outputs):
         trace = S.diagonal(dim1=-2, dim2=-1).sum(-1)
         return m, R, torch.eye(M, dtype=torch.float64) - S, 0.5 * (trace + m.square().sum(-1) - M + torch.logdet(B))
 
-    ours, textbook = functions.WhitenedPosterior.apply(precision, b), plainly(precision, b)
+    ours, textbook = functions.WhitenedPosteriorFunction.apply(precision, b), plainly(precision, b)
     bars = [torch.randn_like(ours[i]) for i in outputs]
     for i in outputs:
         torch.testing.assert_close(ours[i], textbook[i])

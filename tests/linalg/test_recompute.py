@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from gpytorch_sgpvae.recompute import recomputed
+from gpytorch_sgpvae.linalg.recompute import recomputed
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.settings import trace_mode
 from torch import Tensor
 
-from .functions import SquaredExponential
+from .functions import SquaredExponentialFunction
 
 
 class ScaledRBFKernel(ScaleKernel):
@@ -26,7 +26,7 @@ class ScaledRBFKernel(ScaleKernel):
 
     Example:
         >>> import torch
-        >>> from gpytorch_sgpvae.kernels import ScaledRBFKernel
+        >>> from gpytorch_sgpvae.linalg.kernels import ScaledRBFKernel
         >>> ScaledRBFKernel(ard_num_dims=2)(torch.rand(5, 2), torch.rand(4, 2)).to_dense().shape
         torch.Size([5, 4])
     """
@@ -41,4 +41,4 @@ class ScaledRBFKernel(ScaleKernel):
         if diag or last_dim_is_batch or trace_mode.on():
             return super().forward(x1, x2, last_dim_is_batch=last_dim_is_batch, diag=diag, **params)
         lengthscale, outputscale = self.base_kernel.lengthscale, self.outputscale
-        return SquaredExponential.apply(x1 / lengthscale, x2 / lengthscale, outputscale[..., None, None])
+        return SquaredExponentialFunction.apply(x1 / lengthscale, x2 / lengthscale, outputscale[..., None, None])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpytorch_sgpvae import SGPVAE
-from gpytorch_sgpvae.kernels import ScaledRBFKernel
+from gpytorch_sgpvae.linalg.kernels import ScaledRBFKernel
 
 
 def make_kernels(ard_num_dims, batch_shape, dtype):

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import resource, torch
-from gpytorch_sgpvae.allocator import keep_freed_memory
+from gpytorch_sgpvae.linalg.allocator import keep_freed_memory
 torch.set_num_threads(1)
 if {keep}:
     keep_freed_memory()

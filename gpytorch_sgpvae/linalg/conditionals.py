@@ -43,9 +43,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..sites import GaussianSites
 from . import functions
 from .functions import working_dtype
-from .sites import GaussianSites
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def inverse_cholesky(matrix: Tensor) -> Tensor:
     The inverse of the Cholesky factor. Products with it replace triangular solves of wide right-hand sides, which are
     slow in batches.
     """
-    return functions.InverseCholesky.apply(matrix)
+    return functions.InverseCholeskyFunction.apply(matrix)
 
 
 def whitened_cross_covariance(Luu_inv: Tensor, Kuf: Tensor) -> Tensor:
@@ -119,12 +119,12 @@ def evidence_of_sites(A: Tensor, sites: GaussianSites, mean: Tensor) -> Evidence
     :param mean: The prior mean :math:`\mu_f` (`*T x K x N`).
     """
     # A Λ Aᵀ, A (λg − λμ)
-    precision, precision_mean = functions.Evidence.apply(A, sites.precision, _shift(sites, mean))
+    precision, precision_mean = functions.EvidenceFunction.apply(A, sites.precision, _shift(sites, mean))
     return Evidence(precision_mean, precision)
 
 
 def whitened_posterior(evidence: Evidence) -> WhitenedPosterior:
-    m, R, F, kl_divergence = functions.WhitenedPosterior.apply(evidence.precision, evidence.precision_mean)
+    m, R, F, kl_divergence = functions.WhitenedPosteriorFunction.apply(evidence.precision, evidence.precision_mean)
     return WhitenedPosterior(m, F, R, kl_divergence)
 
 
@@ -136,7 +136,7 @@ def dense_posterior(Kff: Tensor, sites: GaussianSites, mean: Tensor) -> DensePos
     """
     Kff = _exact_enough(Kff)  # (*T, K, N, N)
     precision, h = sites.precision.to(Kff.dtype), _shift(sites, mean).to(Kff.dtype)  # (*T, K, N)
-    return DensePosterior(*functions.DensePosterior.apply(Kff, precision, h))
+    return DensePosterior(*functions.DensePosteriorFunction.apply(Kff, precision, h))
 
 
 def shift_and_shrinkage(A: Tensor, posterior: WhitenedPosterior | DensePosterior) -> tuple[Tensor, Tensor]:
@@ -148,7 +148,7 @@ def shift_and_shrinkage(A: Tensor, posterior: WhitenedPosterior | DensePosterior
     :param posterior: Of the whitened inducing values, or of the function values at the context's inputs.
     """
     # A*ᵀ m, diag A*ᵀ F A*
-    return functions.Marginals.apply(A, posterior.weights.to(A.dtype), posterior.reduction.to(A.dtype))
+    return functions.MarginalsFunction.apply(A, posterior.weights.to(A.dtype), posterior.reduction.to(A.dtype))
 
 
 def _shift(sites: GaussianSites, mean: Tensor) -> Tensor:
