@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpytorch_sgpvae import functions
+from gpytorch_sgpvae.linalg import functions
 
 M, N, K, T = 3, 5, 2, 2
 
