@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -99,6 +99,7 @@ class Context:
         self.filled = torch.where(observed, rows, 0.0).expand(*self.batch_shape, *rows.shape[-2:])
         self.observed = observed.expand(*self.batch_shape, *rows.shape[-2:])
         self.x = torch.where(torch.isfinite(x), x, 0.0)
+        self._seen_from: Tensor | None = None
 
     @classmethod
     def pad(cls, tasks: Iterable[tuple[Tensor, Tensor] | Context]) -> Context:
@@ -134,6 +135,11 @@ class Context:
     @property
     def device(self) -> torch.device:
         return self.x.device
+
+    @property
+    def locations(self) -> Tensor:
+        """Where a network's sites are: at the inputs, or at the points that the context is :meth:`seen_from`."""
+        return self.x if self._seen_from is None else self._seen_from
 
     def is_at(self, x: Tensor) -> bool:
         """Whether x is this context's own tensor of inputs, so that what was computed there need not be again."""
@@ -182,6 +188,28 @@ class Context:
         y = torch.where(self.observed, self.filled, torch.nan)
         x, y = (tensor.gather(-2, rows.expand(*rows.shape[:-1], tensor.shape[-1])) for tensor in (x, y))
         return Context(x, self._like_y(y))
+
+    def map_outputs(self, function: Callable[[Tensor], Tensor]) -> Context:
+        r"""
+        This context with each known output replaced by a function of it, as a network that reads other units needs it.
+
+        :param function: Maps :attr:`filled` to values of the same shape; what it makes of missing entries is dropped.
+        """
+        values = function(self.filled)
+        mapped = copy.copy(self)
+        mapped.filled = torch.where(self.observed, values, 0.0)
+        mapped.y = self._like_y(torch.where(self.observed, values, torch.nan))
+        return mapped
+
+    def seen_from(self, points: Tensor) -> Context:
+        r"""
+        This context for a network that speaks of function values at other places than the inputs.
+
+        :param points: The places (`M x D`), which become :attr:`locations`.
+        """
+        seen = copy.copy(self)
+        seen._seen_from = points
+        return seen
 
     def split(self, chunk_size: int) -> Iterator[Context]:
         """

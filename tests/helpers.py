@@ -117,14 +117,15 @@ class ExactSites(torch.nn.Module):
     """The sites of GP regression, g = y and v = σ², for one output and no latent dimension."""
 
     num_latents = None
+    row_wise = True
 
     def __init__(self, noise: float):
         super().__init__()
         self.noise = noise
 
-    def forward(self, y: Tensor, observed: Tensor) -> GaussianSites:
-        precision = observed.squeeze(-1) / self.noise
-        return GaussianSites(y.squeeze(-1) * precision, precision.to(y.dtype))
+    def forward(self, context: Context) -> GaussianSites:
+        precision = context.observed.squeeze(-1) / self.noise
+        return GaussianSites(context.filled.squeeze(-1) * precision, precision.to(context.dtype))
 
 
 def make_model(
@@ -167,6 +168,13 @@ def make_data(
     y = torch.randn(*batch_shape, num_points, num_outputs, dtype=dtype)
     y[torch.rand(y.shape) < missing] = torch.nan
     return x, y
+
+
+def rows(y: Tensor, observed: Tensor) -> Context:
+    """Rows to be read by a network: their inputs do not matter, and nobody checks values, which may not be there."""
+    x = torch.zeros(*y.shape[:-1], 1, dtype=y.dtype, device=y.device)
+    with gpytorch.settings.debug(False):
+        return Context(x, torch.where(observed, y, torch.nan))
 
 
 class _ELBOOfTasks(torch.nn.Module):

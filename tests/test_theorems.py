@@ -213,8 +213,8 @@ class TestTheorem2:
         network = FactorNet(3, 2).to(dtype)
         y = torch.randn(12, 3, dtype=dtype)
         observed = torch.rand(12, 3) < 0.5
-        single = [network(y, observed & (torch.arange(3) == p)) for p in range(3)]
-        everything = network(y, observed)
+        single = [network(helpers.rows(y, observed & (torch.arange(3) == p))) for p in range(3)]
+        everything = network(helpers.rows(y, observed))
         total = single[0] + single[1] + single[2]
         assert_close(everything.precision, total.precision, dtype)
         assert_close(everything.precision_mean, total.precision_mean, dtype)
@@ -433,9 +433,9 @@ class TestTheorem6:
         y = torch.randn(3, 12, 4, dtype=dtype)
         observed = torch.rand(3, 12, 4) < 0.7
         left = torch.tensor([True, False, True, False])
-        total = network(y, observed & left) + network(y, observed & ~left)
-        assert_close(total.precision, network(y, observed).precision, dtype)
-        assert_close(total.precision_mean, network(y, observed).precision_mean, dtype)
+        total = network(helpers.rows(y, observed & left)) + network(helpers.rows(y, observed & ~left))
+        assert_close(total.precision, network(helpers.rows(y, observed)).precision, dtype)
+        assert_close(total.precision_mean, network(helpers.rows(y, observed)).precision_mean, dtype)
 
     def test_evidence_of_disjoint_rows_sums_to_the_evidence_of_all(self, kernel, dtype):
         model = helpers.make_model(kernel=kernel, dtype=dtype)
@@ -518,7 +518,7 @@ class TestTheorem8:
 
         def function(precision_mean, precision, x, Z):
             network = GivenSites()
-            network.forward = lambda y, observed: helpers.GaussianSites(precision_mean, precision)
+            network.forward = lambda context: helpers.GaussianSites(precision_mean, precision)
             given = helpers.Model(Z, network, mean=model.mean_module)
             given.covar_module = model.covar_module
             del given.strategy.inducing_points

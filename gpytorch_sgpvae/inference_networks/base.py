@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..context import Context
 from ..sites import GaussianSites
 from .stacked_mlp import StackedMLP, Terms, entries_per_block, sum_over_blocks
 
@@ -21,9 +22,12 @@ class InferenceNetwork(torch.nn.Module):
         \lambda_{nk} = 1 / v_{nk}, \qquad
         \lambda_{nk} = 0 \text{ where } \mathbf y_n^o = \emptyset
 
-    A subclass fills in :meth:`encode`; what holds for all of them is done here, once: missing entries are
-    replaced by zeros before any network sees them (whatever they hold), and a row with nothing observed has
-    precision exactly 0.
+    A subclass fills in :meth:`encode`; what holds for all of them is done here, once: no network sees a NaN, and a row
+    with nothing observed has precision exactly 0.
+
+    A class whose sites of a row depend on that row alone says so by `row_wise = True`. Contexts can then be taken in
+    piece by piece (`chunk_size`), and posteriors can be updated. Without it a network may look at the inputs and at
+    other rows, and whatever takes a context apart refuses it.
 
     The standard deviation of a site is :math:`\sigma_\text{min} + \mathrm{softplus}(\cdot)`, so that precisions are
     positive and at most :math:`\sigma_\text{min}^{-2}` (for each output, where the outputs' precisions add up). It is
@@ -42,16 +46,21 @@ class InferenceNetwork(torch.nn.Module):
 
     Example:
         >>> import torch
-        >>> from gpytorch_sgpvae import GaussianSites, InferenceNetwork
+        >>> from gpytorch_sgpvae import Context, InferenceNetwork
         >>> class SumNet(InferenceNetwork):
         ...     "g = the sum of what is there, v = 1."
-        ...     def encode(self, y, observed):
+        ...     row_wise = True
+        ...     def encode(self, context):
+        ...         y = context.filled
         ...         precision = torch.ones(*y.shape[:-1], self.latent_size, dtype=y.dtype, device=y.device)
         ...         return y.sum(-1, keepdim=True) * precision, precision
-        >>> y = torch.tensor([[1.0, 2.0], [float("nan"), float("nan")]])
-        >>> SumNet(num_outputs=2, num_latents=1)(y, ~y.isnan())
+        >>> context = Context(torch.rand(2, 1), torch.tensor([[1.0, 2.0], [float("nan"), float("nan")]]))
+        >>> SumNet(num_outputs=2, num_latents=1)(context)
         GaussianSites(precision_mean=tensor([[3., 0.]]), precision=tensor([[1., 0.]]))
     """
+
+    # Whether the sites of a row depend on that row alone.
+    row_wise = False
 
     def __init__(
         self,
@@ -83,31 +92,29 @@ class InferenceNetwork(torch.nn.Module):
         """K, or 1 where the model has no latent batch dimension."""
         return self.num_latents or 1
 
-    def forward(self, y: Tensor, observed: Tensor) -> GaussianSites:
+    def forward(self, context: Context) -> GaussianSites:
         r"""
-        :param y: Outputs (`*T x N x P`); what stands where nothing was observed does not matter.
-        :param observed: Where there is something (`*T x N x P`, boolean).
+        :param context: The tasks, with y (`*T x N x P`).
         :return: The sites (`*T x K x N`, or `*T x N` with `num_latents=None`).
         """
-        self.check_outputs(y, observed)
-        precision_mean, precision = self.encode(torch.where(observed, y, 0.0), observed)  # (*T, N, K)
-        anything = observed.any(-1, keepdim=True)  # (*T, N, 1)
+        self.check_outputs(context)
+        precision_mean, precision = self.encode(context)  # (*T, N, K)
+        anything = context.observed.any(-1, keepdim=True)  # (*T, N, 1)
         return self.as_sites(precision_mean * anything, precision * anything)
 
-    def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def encode(self, context: Context) -> tuple[Tensor, Tensor]:
         """
-        :param y: Outputs (`*T x N x P`), finite, zero where nothing was observed.
-        :param observed: (`*T x N x P`).
+        :param context: The tasks; their outputs, `context.filled` (`*T x N x P`), are finite, and zero where nothing
+            was observed.
         :return: precision times mean, and precision (`*T x N x K` each).
         """
-        raise NotImplementedError(f"{type(self).__name__} must implement encode(y, observed).")
+        raise NotImplementedError(f"{type(self).__name__} must implement encode(context).")
 
-    def check_outputs(self, y: Tensor, observed: Tensor) -> None:
-        if y.shape[-1] != self.num_outputs or observed.shape != y.shape:
+    def check_outputs(self, context: Context) -> None:
+        if context.num_outputs != self.num_outputs:
             raise ValueError(
                 f"{type(self).__name__} was built for num_outputs={self.num_outputs}, got y of shape "
-                f"{tuple(y.shape)} and observed of shape {tuple(observed.shape)}: both must be "
-                f"(*T, N, {self.num_outputs})."
+                f"{tuple(context.y.shape)}: expected (*T, N, {self.num_outputs})."
             )
 
     def as_sites(self, precision_mean: Tensor, precision: Tensor) -> GaussianSites:
@@ -120,7 +127,7 @@ class InferenceNetwork(torch.nn.Module):
         """From `*T x N x P` to `P x (T N) x 1`, as P networks of one number each take it."""
         return rows.reshape(-1, self.num_outputs).mT.unsqueeze(-1)
 
-    def sum_over_observed(self, networks: StackedMLP, y: Tensor, observed: Tensor, terms: Terms) -> list[Tensor]:
+    def sum_over_observed(self, networks: StackedMLP, context: Context, terms: Terms) -> list[Tensor]:
         r"""
         What the networks :math:`h_p` of its observed outputs say about each row, added up:
 
@@ -129,11 +136,11 @@ class InferenceNetwork(torch.nn.Module):
             \sum_{p \in \mathcal O_n} t(h_p(y_{np}))
 
         :param networks: P networks, of one number each.
-        :param y: Outputs (`*T x N x P`), finite.
-        :param observed: (`*T x N x P`).
+        :param context: The tasks.
         :param terms: :math:`t`, from features (`... x S`) to one or more things to add (`... x S'` each).
         :return: Their sums (`*T x N x S'` each).
         """
+        y, observed = context.filled, context.observed  # (*T, N, P)
         inputs, present = self.by_output(y), self.by_output(observed)  # (P, T N, 1)
         block = entries_per_block(observed, networks.width * y.element_size())
         if block is None:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..context import Context
 from .base import InferenceNetwork
 from .stacked_mlp import StackedMLP
 
@@ -28,9 +29,9 @@ class FactorNet(InferenceNetwork):
 
     Example:
         >>> import torch
-        >>> from gpytorch_sgpvae import FactorNet
-        >>> y = torch.randn(7, 10, 5)
-        >>> FactorNet(num_outputs=5, num_latents=3)(y, y > 0).precision.shape
+        >>> from gpytorch_sgpvae import Context, FactorNet
+        >>> context = Context(torch.rand(10, 2), torch.randn(7, 10, 5))
+        >>> FactorNet(num_outputs=5, num_latents=3)(context).precision.shape
         torch.Size([7, 3, 10])
 
     .. _Vedantam et al. (2018):
@@ -38,6 +39,8 @@ class FactorNet(InferenceNetwork):
     .. _Ashman et al. (2020):
         https://arxiv.org/abs/2010.10177
     """
+
+    row_wise = True
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class FactorNet(InferenceNetwork):
         self.factors = StackedMLP(num_outputs, 1, 2 * self.latent_size, hidden_sizes, activation)
         self.initialize_stddev(self.factors.output_bias)
 
-    def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def encode(self, context: Context) -> tuple[Tensor, Tensor]:
         # Σ_{p observed} of the natural parameters
-        precision_mean, precision = self.sum_over_observed(self.factors, y, observed, self.site_parameters)
+        precision_mean, precision = self.sum_over_observed(self.factors, context, self.site_parameters)
         return precision_mean, precision  # (*T, N, K)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..context import Context
 from ..sites import GaussianSites
 
 
@@ -26,17 +27,19 @@ class FreeFormSites(torch.nn.Module):
 
     Example:
         >>> import torch
-        >>> from gpytorch_sgpvae import FactorNet, FreeFormSites
-        >>> y = torch.randn(7, 10, 5)
-        >>> sites = FactorNet(num_outputs=5, num_latents=3)(y, y > 0)
+        >>> from gpytorch_sgpvae import Context, FactorNet, FreeFormSites
+        >>> context = Context(torch.rand(10, 2), torch.randn(7, 10, 5))
+        >>> sites = FactorNet(num_outputs=5, num_latents=3)(context)
         >>> free = FreeFormSites.from_sites(sites)
-        >>> torch.allclose(free(y, y > 0).precision, sites.precision)
+        >>> torch.allclose(free(context).precision, sites.precision)
         True
 
     .. _Ashman et al. (2020):
         https://arxiv.org/abs/2010.10177
     """
 
+    # A row's site belongs to its place in its task: no part of a task has sites without the rest.
+    row_wise = False
     informative: Tensor
 
     def __init__(self, mean: Tensor, precision: Tensor, num_latents: int | None = None):
@@ -69,12 +72,12 @@ class FreeFormSites(torch.nn.Module):
         precision = self.log_precision.exp() * self.informative
         return GaussianSites(precision * self.mean, precision)
 
-    def forward(self, y: Tensor, observed: Tensor) -> GaussianSites:
+    def forward(self, context: Context) -> GaussianSites:
         """The sites of their tasks, whatever the outputs; none for rows in which nothing is observed."""
-        anything = observed.any(-1)  # (*T, N)
+        anything = context.observed.any(-1)  # (*T, N)
         if anything.shape[-1] != self.mean.shape[-1]:
             raise ValueError(
-                f"These sites are of {self.mean.shape[-1]} given points, and y of shape {tuple(y.shape)} has "
+                f"These sites are of {self.mean.shape[-1]} given points, and y of shape {tuple(context.y.shape)} has "
                 f"{anything.shape[-1]}: free-form sites know no other data, subsets or chunks."
             )
         anything = anything if self.num_latents is None else anything.unsqueeze(-2)

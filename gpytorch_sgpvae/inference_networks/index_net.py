@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..context import Context
 from ..mlp import MLP
 from .base import InferenceNetwork
 from .stacked_mlp import StackedMLP
@@ -29,14 +30,16 @@ class IndexNet(InferenceNetwork):
 
     Example:
         >>> import torch
-        >>> from gpytorch_sgpvae import IndexNet
-        >>> y = torch.randn(7, 10, 5)
-        >>> IndexNet(num_outputs=5, num_latents=3, representation_size=8)(y, y > 0).precision.shape
+        >>> from gpytorch_sgpvae import Context, IndexNet
+        >>> context = Context(torch.rand(10, 2), torch.randn(7, 10, 5))
+        >>> IndexNet(num_outputs=5, num_latents=3, representation_size=8)(context).precision.shape
         torch.Size([7, 3, 10])
 
     .. _Ashman et al. (2020):
         https://arxiv.org/abs/2010.10177
     """
+
+    row_wise = True
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class IndexNet(InferenceNetwork):
         self.head = MLP(representation_size, 2 * self.latent_size, hidden_sizes, activation)
         self.initialize_stddev(self.head.output_bias)
 
-    def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def encode(self, context: Context) -> tuple[Tensor, Tensor]:
         # Σ_{p observed} h_p(y_np)
-        (representation,) = self.sum_over_observed(self.embeddings, y, observed, lambda h: (h,))  # (*T, N, R)
+        (representation,) = self.sum_over_observed(self.embeddings, context, lambda h: (h,))  # (*T, N, R)
         return self.site_parameters(self.head(representation))  # (*T, N, K)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from ..context import Context
 from ..mlp import MLP
 from ..sites import GaussianSites
 from .base import InferenceNetwork
@@ -31,14 +31,17 @@ class PairNet(InferenceNetwork):
 
     Example:
         >>> import torch
-        >>> from gpytorch_sgpvae import PairNet
-        >>> y = torch.randn(7, 10, 5)
-        >>> PairNet(num_outputs=5, num_latents=3, input_dim=2)(y, y > 0, torch.rand(10, 2), torch.rand(4, 2)).shape
+        >>> from gpytorch_sgpvae import Context, PairNet
+        >>> context = Context(torch.rand(10, 2), torch.randn(7, 10, 5)).seen_from(torch.rand(4, 2))
+        >>> PairNet(num_outputs=5, num_latents=3, input_dim=2)(context).shape
         torch.Size([7, 3, 4])
 
     .. _Ashman et al. (2020):
         https://arxiv.org/abs/2010.10177
     """
+
+    # What a row says about each inducing value depends on that row alone, and adds up.
+    row_wise = True
 
     def __init__(
         self,
@@ -55,23 +58,23 @@ class PairNet(InferenceNetwork):
         self.encoder = MLP(2 * input_dim + 2 * num_outputs, 2 * self.latent_size, hidden_sizes, activation)
         self.initialize_stddev(self.encoder.output_bias)
 
-    def forward(  # type: ignore[override]
-        self, y: Tensor, observed: Tensor, x: Tensor, inducing_points: Tensor
-    ) -> GaussianSites:
+    def forward(self, context: Context) -> GaussianSites:
         r"""
-        :param y: Outputs (`*T x N x P`); what stands where nothing was observed does not matter.
-        :param observed: Where there is something (`*T x N x P`, boolean).
-        :param x: Inputs (`*T x N x D`).
-        :param inducing_points: (`M x D`).
+        :param context: The tasks, :meth:`~gpytorch_sgpvae.Context.seen_from` the inducing points (`M x D`).
         :return: The sites of the inducing values (`*T x K x M`, or `*T x M` with `num_latents=None`).
         """
-        self.check_outputs(y, observed)
-        rows = torch.cat([torch.where(observed, y, 0.0), observed.to(y.dtype)], dim=-1)  # (*T, N, 2 P)
-        batch = torch.broadcast_shapes(rows.shape[:-2], x.shape[:-2])
-        rows = torch.cat([rows.expand(*batch, *rows.shape[-2:]), x.expand(*batch, *x.shape[-2:])], dim=-1)
+        self.check_outputs(context)
+        inducing_points, x = context.locations, context.x
+        if inducing_points is x:
+            raise ValueError(
+                f"{type(self).__name__} gives sites of inducing values, and this context is seen from none: use an "
+                "InducingSitesVariationalStrategy, or context.seen_from(inducing_points)."
+            )
+        rows = torch.cat([context.filled, context.observed.to(x.dtype)], dim=-1)  # (*T, N, 2 P)
+        rows = torch.cat([rows, x.expand(*context.batch_shape, *x.shape[-2:])], dim=-1)  # (*T, N, 2 P + D)
         N, M = rows.shape[-2], inducing_points.shape[-2]
-        rows = rows.unsqueeze(-3).expand(*batch, M, N, rows.shape[-1])
-        points = inducing_points.unsqueeze(-2).expand(*batch, M, N, inducing_points.shape[-1])
+        rows = rows.unsqueeze(-3).expand(*context.batch_shape, M, N, rows.shape[-1])
+        points = inducing_points.unsqueeze(-2).expand(*context.batch_shape, M, N, inducing_points.shape[-1])
         precision_mean, precision = self.site_parameters(self.encoder(torch.cat([rows, points], dim=-1)))
-        anything = observed.any(-1).unsqueeze(-2).unsqueeze(-1)  # (*T, 1, N, 1)
+        anything = context.observed.any(-1).unsqueeze(-2).unsqueeze(-1)  # (*T, 1, N, 1)
         return self.as_sites((precision_mean * anything).sum(-2), (precision * anything).sum(-2))  # (*T, K, M)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..context import Context
 from ..mlp import MLP
 from .base import InferenceNetwork
 from .stacked_mlp import entries_per_block
@@ -29,9 +30,9 @@ class PointNet(InferenceNetwork):
 
     Example:
         >>> import torch
-        >>> from gpytorch_sgpvae import PointNet
-        >>> y = torch.randn(7, 10, 5)
-        >>> PointNet(num_outputs=5, num_latents=3)(y, y > 0).precision.shape
+        >>> from gpytorch_sgpvae import Context, PointNet
+        >>> context = Context(torch.rand(10, 2), torch.randn(7, 10, 5))
+        >>> PointNet(num_outputs=5, num_latents=3)(context).precision.shape
         torch.Size([7, 3, 10])
 
     .. _Ma et al. (2019):
@@ -40,6 +41,7 @@ class PointNet(InferenceNetwork):
         https://arxiv.org/abs/2010.10177
     """
 
+    row_wise = True
     index: Tensor
 
     def __init__(
@@ -58,7 +60,8 @@ class PointNet(InferenceNetwork):
         self.head = MLP(representation_size, 2 * self.latent_size, hidden_sizes, activation)
         self.initialize_stddev(self.head.output_bias)
 
-    def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def encode(self, context: Context) -> tuple[Tensor, Tensor]:
+        y, observed = context.filled, context.observed  # (*T, N, P)
         width = max([*self.hidden_sizes, self.representation_size])
         block = entries_per_block(observed, width * y.element_size())
         # Σ_{p observed} h(i_p, y_np)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..context import Context
 from ..mlp import MLP
 from .base import InferenceNetwork
 
@@ -24,11 +25,13 @@ class ZeroImputation(InferenceNetwork):
 
     Example:
         >>> import torch
-        >>> from gpytorch_sgpvae import ZeroImputation
-        >>> y = torch.randn(7, 10, 5)
-        >>> ZeroImputation(num_outputs=5, num_latents=3)(y, y > 0).precision.shape
+        >>> from gpytorch_sgpvae import Context, ZeroImputation
+        >>> context = Context(torch.rand(10, 2), torch.randn(7, 10, 5))
+        >>> ZeroImputation(num_outputs=5, num_latents=3)(context).precision.shape
         torch.Size([7, 3, 10])
     """
+
+    row_wise = True
 
     def __init__(
         self,
@@ -42,5 +45,5 @@ class ZeroImputation(InferenceNetwork):
         self.encoder = MLP(num_outputs, 2 * self.latent_size, hidden_sizes, activation)
         self.initialize_stddev(self.encoder.output_bias)
 
-    def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        return self.site_parameters(self.encoder(y))  # (*T, N, K)
+    def encode(self, context: Context) -> tuple[Tensor, Tensor]:
+        return self.site_parameters(self.encoder(context.filled))  # (*T, N, K)

@@ -13,9 +13,11 @@ import torch
 from sklearn.cluster import KMeans
 from torch import Tensor
 
+from ..context import Context
 from ..inference_networks import InferenceNetwork
 from ..mlp import MLP, LinearPlus
 from ..models import NETWORKS, SGPVAE
+from ..sites import GaussianSites
 from .errors import TableError, listed
 from .families import Outputs
 
@@ -154,9 +156,15 @@ class StandardizedNetwork(InferenceNetwork):
         self.shift.copy_(values.nanmean(0))
         self.scale.copy_((values - self.shift).square().nanmean(0).sqrt().clamp_min(1e-6))
 
-    def encode(self, y: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        standardized = torch.where(observed, (self._transform(y) - self.shift) / self.scale, 0.0)
-        return self.network.encode(standardized, observed)
+    @property
+    def row_wise(self) -> bool:  # type: ignore[override]
+        return self.network.row_wise
+
+    def forward(self, context: Context) -> GaussianSites:
+        return self.network(context.map_outputs(self._standardize))
+
+    def _standardize(self, y: Tensor) -> Tensor:
+        return (self._transform(y) - self.shift) / self.scale
 
     def _transform(self, y: Tensor) -> Tensor:
         return torch.where(self.logarithms, torch.log1p(y.clamp_min(0.0)), y)

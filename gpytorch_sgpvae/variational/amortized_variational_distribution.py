@@ -22,8 +22,9 @@ class AmortizedVariationalDistribution(_VariationalDistribution):
     This object maps a context to the sites (:math:`\lambda = 1 / v`, :math:`\lambda g`); the strategy, which
     knows the kernel and the inducing points, makes q(u) of them.
 
-    :param network: An :class:`~gpytorch_sgpvae.InferenceNetwork`, or any module that maps `(y, observed)` to
-        :class:`~gpytorch_sgpvae.GaussianSites` and has an attribute `num_latents` (None without one).
+    :param network: An :class:`~gpytorch_sgpvae.InferenceNetwork`, or any module that maps a
+        :class:`~gpytorch_sgpvae.Context` to :class:`~gpytorch_sgpvae.GaussianSites` and has an attribute `num_latents`
+        (None without one), and `row_wise = True` if the sites of a row depend on that row alone.
 
     Example:
         >>> import torch
@@ -45,11 +46,16 @@ class AmortizedVariationalDistribution(_VariationalDistribution):
         """K, or None for a model without a latent batch dimension."""
         return self.batch_shape[0] if self.batch_shape else None
 
+    @property
+    def row_wise(self) -> bool:
+        """Whether the sites of a row depend on that row alone, so that a context can be taken apart."""
+        return getattr(self.network, "row_wise", False)
+
     def forward(self, context: Context) -> GaussianSites:
-        sites = self.network(context.filled, context.observed)
+        sites = self.network(context)
         if not isinstance(sites, GaussianSites):
             raise TypeError(f"{type(self.network).__name__} must return GaussianSites, got {type(sites).__name__}.")
-        expected = (*context.batch_shape, *self.batch_shape, context.num_points)
+        expected = (*context.batch_shape, *self.batch_shape, context.locations.shape[-2])
         if tuple(sites.shape) != expected:
             raise ValueError(
                 f"{type(self.network).__name__} returned sites of shape {tuple(sites.shape)} for y of shape "

@@ -47,8 +47,7 @@ class InducingSitesVariationalStrategy(AmortizedVariationalStrategy):
         return self._sites_seen_from(as_context(context), self.inducing_points)
 
     def _sites_seen_from(self, context: Context, inducing_points: Tensor) -> GaussianSites:
-        network = self._variational_distribution.network
-        return network(context.filled, context.observed, context.x, inducing_points)
+        return self._variational_distribution(context.seen_from(inducing_points))
 
     def _site_locations(self, context: Context, inducing_points: Tensor) -> Tensor:
         return inducing_points

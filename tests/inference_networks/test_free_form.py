@@ -14,11 +14,11 @@ def test_they_start_as_the_networks_sites_and_keep_points_without_information_so
     y = torch.randn(*tasks, 12, 3, dtype=dtype)
     observed = torch.rand(y.shape) < 0.5
     observed[..., 0, :] = False
-    sites = network(y, observed)
+    sites = network(helpers.rows(y, observed))
     free = FreeFormSites.from_sites(sites, num_latents)
     assert free.num_latents == num_latents
-    torch.testing.assert_close(free(y, observed).precision, sites.precision)
-    torch.testing.assert_close(free(y, observed).precision_mean, sites.precision_mean)
+    torch.testing.assert_close(free(helpers.rows(y, observed)).precision, sites.precision)
+    torch.testing.assert_close(free(helpers.rows(y, observed)).precision_mean, sites.precision_mean)
     optimizer = torch.optim.SGD(free.parameters(), lr=0.1)
     (free.sites().precision.sum() + free.sites().precision_mean.sum()).backward()
     assert all(parameter.grad.isfinite().all() for parameter in free.parameters())
@@ -53,7 +53,7 @@ def test_rows_in_which_nothing_is_observed_have_no_site():
     free = FreeFormSites(torch.randn(2, 12), torch.rand(2, 12))
     observed = torch.ones(12, 3, dtype=torch.bool)
     observed[4] = False
-    assert (free(torch.randn(12, 3), observed).precision == 0).nonzero().tolist() == [[0, 4], [1, 4]]
+    assert (free(helpers.rows(torch.randn(12, 3), observed)).precision == 0).nonzero().tolist() == [[0, 4], [1, 4]]
 
 
 def test_shapes_that_differ_are_an_error():

@@ -295,8 +295,8 @@ class TestRandomNumbers:
 
     def test_a_network_that_drops_units_is_seeded_too(self):
         class Dropping(FactorNet):
-            def forward(self, y, observed):
-                return super().forward(torch.nn.functional.dropout(y, 0.5), observed)
+            def forward(self, context):
+                return super().forward(context.map_outputs(torch.nn.functional.dropout))
 
         sgpvae = make_sgpvae(network=Dropping(3, 2))
         module, batch = SGPVAEModule(sgpvae), batch_of(make_tasks())

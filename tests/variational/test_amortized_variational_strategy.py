@@ -167,7 +167,7 @@ class TestErrors:
         class Wrong(torch.nn.Module):
             num_latents = 2
 
-            def forward(self, y, observed):
+            def forward(self, context):
                 return output
 
         x, y = helpers.make_data(dtype=torch.float32)
@@ -240,8 +240,8 @@ class TestEdges:
         model = helpers.make_model(num_inducing=40, dtype=torch.float32)
 
         class Confident(FactorNet):
-            def encode(self, y, observed):
-                precision_mean, precision = super().encode(y, observed)
+            def encode(self, context):
+                precision_mean, precision = super().encode(context)
                 return precision_mean, torch.full_like(precision, 3e6)
 
         model.strategy._variational_distribution.network = Confident(3, 2)

@@ -105,7 +105,7 @@ def test_the_networks_of_all_outputs_are_evaluated_together():
             network = network_class(num_outputs, K)
             y = torch.randn(12, num_outputs)
             with Counter() as counter:
-                network(y, y > 0)
+                network(helpers.rows(y, y > 0))
             counts.append(counter.count)
         assert counts[0] == counts[1]
 

@@ -9,6 +9,7 @@ from gpytorch.variational import IndependentMultitaskVariationalStrategy
 
 from gpytorch_sgpvae import (
     AmortizedVariationalDistribution,
+    Context,
     InducingSitesVariationalStrategy,
     PairNet,
     TaskELBO,
@@ -50,13 +51,21 @@ def test_missing_entries_have_no_influence(garbage):
     y, observed = torch.randn(12, 3), torch.rand(12, 3) < 0.5
     observed[0] = False
     y = y.requires_grad_()
-    sites = network(y, observed, x, Z)
-    other = network(torch.where(observed, y, garbage), observed, x, Z)
+
+    def sites_of(y, rows=slice(None)):
+        return network(Context(x[rows], torch.where(observed[rows], y[rows], torch.nan)).seen_from(Z))
+
+    sites, other = sites_of(y), sites_of(torch.where(observed, y, garbage))
     assert torch.equal(sites.precision, other.precision)
     (gradient,) = torch.autograd.grad(sites.precision_mean.sum() + sites.precision.sum(), y)
     assert (gradient[~observed] == 0).all()
-    deleted = network(y[1:], observed[1:], x[1:], Z)
+    deleted = sites_of(y, slice(1, None))
     torch.testing.assert_close(sites.precision, deleted.precision)
+
+
+def test_a_network_of_pairs_asks_for_inducing_points():
+    with pytest.raises(ValueError, match=r"InducingSitesVariationalStrategy.*seen_from"):
+        PairNet(3, 2, input_dim=2)(Context(*helpers.make_data(dtype=torch.float32)))
 
 
 def test_nothing_observed_gives_the_prior():
