@@ -12,6 +12,7 @@ from .variational import (
     Posterior,
     condition,
     conditioned_on,
+    persist_context,
 )
 from .likelihoods import (
     DecoderLikelihood,
@@ -73,5 +74,6 @@ __all__ = [
     "ZeroImputation",
     "condition",
     "conditioned_on",
+    "persist_context",
     "refine",
 ]

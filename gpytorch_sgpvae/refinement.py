@@ -20,8 +20,7 @@ from .likelihoods.decoder_likelihood import function_marginals
 from .mlls import TaskELBO
 from .models.base import AmortizedModel, parts_of
 from .sites import GaussianSites
-from .variational import Posterior
-from .variational.posterior import amortized_strategy
+from .variational import Posterior, amortized_strategy
 
 
 class Refinement(NamedTuple):
@@ -92,14 +91,12 @@ def refine(
     context = as_context(context)
     strategy = amortized_strategy(model)
     objective = TaskELBO(likelihood, model)
-    if not strategy.has_sites_of_points:
-        raise NotImplementedError(f"{type(strategy).__name__} has no sites of the points that could be refined.")
     if not isinstance(model.variational_strategy, (type(strategy), IndependentMultitaskVariationalStrategy)):
         raise NotImplementedError(
             f"The likelihood sees what {type(model.variational_strategy).__name__} makes of the latent functions: only "
             "independent ones can be refined."
         )
-    sites = strategy.sites(context)
+    sites = strategy.point_sites(context)
     keywords = _base_samples(model, likelihood, context, num_samples)
 
     def bound(sites: GaussianSites) -> tuple[Tensor, _Marginals]:

@@ -9,12 +9,11 @@ from gpytorch.distributions import MultivariateNormal
 from gpytorch.likelihoods import Likelihood
 from gpytorch.mlls import MarginalLogLikelihood
 from gpytorch.models import ApproximateGP
-from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
 from ..likelihoods.decoder_likelihood import DecoderLikelihood
 from ..sites import GaussianSites
-from ..variational.posterior import amortized_strategy
+from ..variational import amortized_strategy
 
 
 class ImportanceWeightedELBO(MarginalLogLikelihood):
@@ -65,17 +64,7 @@ class ImportanceWeightedELBO(MarginalLogLikelihood):
         :param target: The outputs (`*T x N x P`); NaN is missing.
         :return: (`*T`)
         """
-        encoding = amortized_strategy(self.model).last_encoding
-        sites = getattr(encoding, "sites", None)
-        if sites is None:
-            raise ValueError(
-                "The importance-weighted bound needs q(f) at the data itself: use GPVAE or VAE. With inducing points "
-                "it would bound the evidence of another model."
-            )
-        if isinstance(variational_dist_f.lazy_covariance_matrix, DiagLinearOperator) and not encoding.of_points_only:
-            raise ValueError(
-                "This q(f) knows its variances alone: call the strategy with diag=False for joint samples."
-            )
+        sites = amortized_strategy(self.model).last_encoding.sites_of(variational_dist_f)
         num_samples = self.num_samples or settings.num_likelihood_samples.value()
         f = variational_dist_f.rsample(torch.Size([num_samples]))  # (S, *T, N, K)
         mean, variance = variational_dist_f.mean, variational_dist_f.variance  # (*T, N, K)

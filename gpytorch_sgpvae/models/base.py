@@ -112,7 +112,7 @@ class AmortizedModel(gpytorch.Module):
         :param num_samples: Number of samples of the latent functions.
         :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
         """
-        posterior = self.condition(context, chunk_size if self.strategy.encodes_in_chunks else None)
+        posterior = condition(self.model, context, chunk_size, strict=False)
         mean, variance = posterior.marginals(x, chunk_size)  # (*T, N, K)
         return Prediction(
             self.likelihood,

@@ -10,7 +10,7 @@ from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
 from ..variational import AmortizedVariationalDistribution
-from ..variational._pointwise_strategy import PointwiseStrategy
+from ..variational.pointwise_strategy import PointwiseStrategy
 from .base import AmortizedModel, make_likelihood, make_network
 
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..likelihoods import Prediction
 from ..variational import Posterior
-from ..variational.amortized_variational_strategy import SparseEncoding
 from .panels import new_axes
 from .styles import STDDEVS, color, draw_band
 from .tensors import horizontal, of_task
@@ -47,7 +46,7 @@ def plot_latents(
         ['latent 1', 'latent 2', 'latent 3', 'inducing points']
     """
     axes = new_axes(1)[0] if axes is None else axes
-    if isinstance(latents, Posterior) and isinstance(latents.encoding, SparseEncoding) and inducing_points is None:
+    if isinstance(latents, Posterior) and inducing_points is None:
         inducing_points = latents.encoding.inducing_points
     where = horizontal(x, task)
     order = where.argsort()

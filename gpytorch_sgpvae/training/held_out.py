@@ -14,7 +14,6 @@ from .. import metrics
 from ..context import Context
 from ..likelihoods import DecoderLikelihood, Prediction
 from ..variational import condition
-from ..variational.posterior import amortized_strategy
 
 SCORES = ("mae", "nll", "coverage")
 
@@ -33,8 +32,7 @@ def predict_hidden(
 
     :param base_samples: Standard normal samples (`S x *T x N x K`).
     """
-    encodes_in_chunks = amortized_strategy(model).encodes_in_chunks
-    posterior = condition(model, seen, chunk_size if encodes_in_chunks else None)
+    posterior = condition(model, seen, chunk_size, strict=False)
     if isinstance(likelihood, DecoderLikelihood):
         mean, variance = posterior.marginals(x, chunk_size)  # (*T, N, K), or (*T, N) without a latent dimension
         if mean.dim() < base_samples.dim() - 1:

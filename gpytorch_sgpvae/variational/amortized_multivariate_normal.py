@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import torch
 from gpytorch.distributions import MultivariateNormal
-from linear_operator.operators import LinearOperator
+from linear_operator.operators import DiagLinearOperator, LinearOperator
 from torch import Tensor
 from torch.distributions.kl import register_kl
 
 
 class AmortizedPrior(MultivariateNormal):
     r"""The prior :math:`p(\mathbf u)` that belongs to an :class:`AmortizedMultivariateNormal`."""
+
+
+def standard_normal(zeros: Tensor) -> AmortizedPrior:
+    """The prior N(0, I) of the shape of zeros, which are its mean."""
+    return AmortizedPrior(zeros, DiagLinearOperator(torch.ones_like(zeros)))
 
 
 class AmortizedMultivariateNormal(MultivariateNormal):

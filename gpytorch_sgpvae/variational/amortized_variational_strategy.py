@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
@@ -25,10 +25,21 @@ from ..linalg.conditionals import (
 from ..linalg.recompute import recomputed
 from ..sites import GaussianSites
 from ..utils.shapes import expands_to
-from ._amortized_strategy import Encoding, _AmortizedStrategy
-from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
+from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior, standard_normal
+from .amortized_strategy import AmortizedStrategy
 from .amortized_variational_distribution import AmortizedVariationalDistribution
+from .encoding import Encoding
+from .joint_prior import JointPrior
 from .posterior_covariance import PosteriorCovariance
+
+
+class PriorAt(NamedTuple):
+    """The prior at some inputs, as seen from the inducing points."""
+
+    mean: Tensor  # μ_f                                   (*T, K, N)
+    variance: Tensor  # diag K_ff                         (*T, K, N)
+    A: Tensor  # L⁻¹ K_uf                                 (*T, K, M, N)
+    covar: Callable[[], LinearOperator]  # K_ff, lazy     (*T, K, N, N)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,52 +47,76 @@ class SparseEncoding(Encoding):
     """
     What the sparse strategy remembers of a context: nothing of size N.
 
-    :param inducing_points: (`M x D` or `K x M x D`).
+    :param Z: The inducing points (`M x D` or `K x M x D`).
     :param Luu_inv: Inverse Cholesky factor of K_uu (`K x M x M`).
     :param evidence: What the context says about the whitened inducing values (`*T x K x M x M`).
     :param posterior: The posterior of the whitened inducing values (`*T x K x M x M`).
     """
 
-    inducing_points: Tensor
+    strategy: AmortizedVariationalStrategy
+    Z: Tensor
     Luu_inv: Tensor
     evidence: Evidence
     posterior: WhitenedPosterior
 
     @property
     def tasks(self) -> torch.Size:
-        return self.posterior.weights.shape[:-1]
+        batch = self.posterior.weights.shape[:-1]
+        return batch if self.strategy.num_latents is None else batch[:-1]
+
+    @property
+    def inducing_points(self) -> Tensor:
+        return self.Z
+
+    def predict(self, x: Tensor, at_x: PriorAt | None, diag: bool, **kwargs: Any) -> MultivariateNormal:
+        at_x = self.strategy.prior_at(x, self, **kwargs) if at_x is None else at_x
+        shift, shrinkage = shift_and_shrinkage(at_x.A, self.posterior)
+        mean, variance = at_x.mean + shift, at_x.variance - shrinkage  # (*T, K, N)
+        if diag:
+            return MultivariateNormal(mean, DiagLinearOperator(variance))
+        reduction = self.posterior.reduction.to(variance.dtype)
+        return MultivariateNormal(mean, PosteriorCovariance(at_x.covar(), at_x.A, reduction, variance))
+
+    def q_u(self) -> AmortizedMultivariateNormal:
+        """q(v), whitened."""
+        mean, _, R, kl_divergence = (tensor.to(self.Z.dtype) for tensor in self.posterior)
+        return AmortizedMultivariateNormal(mean, RootLinearOperator(R.mT), prior_kl=kl_divergence)
+
+    def p_u(self) -> AmortizedPrior:
+        """p(v), whitened."""
+        return standard_normal(torch.zeros_like(self.posterior.weights, dtype=self.Z.dtype))
+
+    def absorb(self, context: Context) -> SparseEncoding:
+        r"""In :math:`O(T K (N M^2 + M^3))` for the N new points: evidence adds."""
+        further = self.strategy.evidence_of(context, self)
+        new, before = further.precision_mean.shape[:-1], self.evidence.precision_mean.shape[:-1]
+        if not expands_to(new, before):
+            raise ValueError(
+                f"The further context is of the tasks and latent functions {tuple(new)}, but what was seen before of "
+                f"{tuple(before)}: an update is for the same tasks."
+            )
+        evidence = self.evidence + further
+        return replace(self, evidence=evidence, posterior=whitened_posterior(evidence))
 
     def state_dict(self) -> dict[str, Tensor]:
         return {
-            "inducing_points": self.inducing_points.detach(),
+            "inducing_points": self.Z.detach(),
             "Luu_inv": self.Luu_inv.detach(),
             "precision_mean": self.evidence.precision_mean.detach(),
             "precision": self.evidence.precision.detach(),
         }
 
-    @classmethod
-    def from_state_dict(cls, state: dict[str, Tensor]) -> SparseEncoding:
-        evidence = Evidence(state["precision_mean"], state["precision"])
-        return cls(state["inducing_points"], state["Luu_inv"], evidence, whitened_posterior(evidence))
-
     def detach(self) -> SparseEncoding:
         return SparseEncoding(
-            self.inducing_points.detach(),
+            self.strategy,
+            self.Z.detach(),
             self.Luu_inv.detach(),
             Evidence(self.evidence.precision_mean.detach(), self.evidence.precision.detach()),
             WhitenedPosterior(*(tensor.detach() for tensor in self.posterior)),
         )
 
 
-class _PriorAt(NamedTuple):
-    """The prior at some inputs, as seen from the inducing points."""
-
-    mean: Tensor  # μ_f                        (*T, K, N)
-    A: Tensor  # L⁻¹ K_uf                      (*T, K, M, N)
-    covar: LinearOperator  # K_ff, lazy        (*T, K, N, N)
-
-
-class AmortizedVariationalStrategy(_AmortizedStrategy):
+class AmortizedVariationalStrategy(AmortizedStrategy):
     r"""
     A variational strategy whose :math:`q(\mathbf u)` is computed from data: swap it for
     :class:`gpytorch.variational.VariationalStrategy`, pass `context=` to the model, and the model conditions on any
@@ -106,6 +141,8 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
     :param learn_inducing_locations: Whether the inducing points are parameters of the model.
     :param jitter_val: Added to the diagonal of K_uu; by default
         :class:`gpytorch.settings.variational_cholesky_jitter`.
+    :param x_has_latents: Whether new inputs come with a dimension for the latent functions, `*T x K x N x D`, as a
+        :class:`gpytorch.models.deep_gps.DeepGPLayer` with `output_dims=K` gives them. A context never has it.
 
     Example:
         >>> import gpytorch, torch
@@ -126,8 +163,6 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
         https://arxiv.org/abs/2010.10177
     """
 
-    encodes_in_chunks = True
-
     def __init__(
         self,
         model: ApproximateGP,
@@ -135,8 +170,11 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
         variational_distribution: AmortizedVariationalDistribution,
         learn_inducing_locations: bool = True,
         jitter_val: float | None = None,
+        x_has_latents: bool = False,
     ):
-        super().__init__(model, inducing_points, variational_distribution, learn_inducing_locations, jitter_val)
+        super().__init__(
+            model, inducing_points, variational_distribution, learn_inducing_locations, jitter_val, x_has_latents
+        )
         self._check_inducing_points(self.inducing_points)
         variational_distribution.num_inducing_points = self.inducing_points.shape[-2]
 
@@ -165,20 +203,6 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
         self._clear_cache()
         self._forget_conditioning()
 
-    def absorb(self, encoding: SparseEncoding, context: Context | tuple[Tensor, Tensor]) -> SparseEncoding:
-        r"""
-        The encoding of all that an encoding has seen and a further context, in :math:`O(T K (N M^2 + M^3))` for the N
-        new points: evidence adds.
-        """
-        further = self._evidence(self._checked(context), encoding.inducing_points, encoding.Luu_inv)
-        if not expands_to(further.precision_mean.shape[:-1], encoding.tasks):
-            raise ValueError(
-                f"The further context is of the tasks and latent functions {tuple(further.precision_mean.shape[:-1])}, "
-                f"but what was seen before of {tuple(encoding.tasks)}: an update is for the same tasks."
-            )
-        evidence = encoding.evidence + further
-        return SparseEncoding(encoding.inducing_points, encoding.Luu_inv, evidence, whitened_posterior(evidence))
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         saved = state_dict.get(prefix + "inducing_points")
         current = self.inducing_points.shape
@@ -187,78 +211,74 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
             self.set_inducing_points(saved)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def _encode(self, context: Context, sites: GaussianSites, **kwargs: Any) -> tuple[SparseEncoding, _PriorAt | None]:
-        Luu_inv = self._inverse_cholesky_factor(**kwargs)
-        locations = self._site_locations(context, self.inducing_points)
-        at_sites = self._prior_at(locations, self.inducing_points, Luu_inv, **kwargs)
+    def encoding_from_state_dict(self, state_dict: dict[str, Tensor]) -> SparseEncoding:
+        evidence = Evidence(state_dict["precision_mean"], state_dict["precision"])
+        posterior = whitened_posterior(evidence)
+        return SparseEncoding(self, state_dict["inducing_points"], state_dict["Luu_inv"], evidence, posterior)
+
+    def prior_at(self, x: Tensor, encoding: SparseEncoding, **kwargs: Any) -> PriorAt:
+        """The prior at new inputs, as seen from the inducing points of an encoding."""
+        prior = self._prior(self._latent_inducing_points(encoding.Z), self._for_latents(x), **kwargs)
+        return _prior_at(prior, 1, encoding.Luu_inv)
+
+    def evidence_of(self, context: Context | tuple[Tensor, Tensor], encoding: SparseEncoding) -> Evidence:
+        """What further points say about the inducing values of an encoding."""
+        if not self._variational_distribution.row_wise:
+            raise NotImplementedError(self._rows_depend_on_each_other())
+        return self._evidence(self._checked(context), encoding.Z, encoding.Luu_inv)
+
+    def _encode(
+        self, context: Context, sites: GaussianSites, x: Tensor, **kwargs: Any
+    ) -> tuple[SparseEncoding, PriorAt]:
+        Z, locations = self.inducing_points, self._seen(context, self.inducing_points).locations
+        groups, numbers = [self._latent_inducing_points(Z)], {id(Z): 0}
+        for points in (locations, x):
+            if id(points) not in numbers:
+                numbers[id(points)] = len(groups)
+                groups.append(self._insert_latents(points) if points is context.x else self._for_latents(points))
+        prior = self._prior(*groups, **kwargs)
+        # Once per latent function, whatever the number of tasks.
+        Luu_inv = inverse_cholesky(prior.covariance(0, 0).add_jitter(self.jitter_val).to_dense())  # (K, M, M)
+        at_sites = _prior_at(prior, numbers[id(locations)], Luu_inv)
         evidence = evidence_of_sites(at_sites.A, sites, at_sites.mean)
-        encoding = SparseEncoding(self.inducing_points, Luu_inv, evidence, whitened_posterior(evidence))
-        return encoding, at_sites if locations is context.x else None
+        encoding = SparseEncoding(self, Z, Luu_inv, evidence, whitened_posterior(evidence))
+        return encoding, at_sites if x is locations else _prior_at(prior, numbers[id(x)], Luu_inv)
 
     def _encode_chunks(self, chunks: Iterable[Context], **kwargs: Any) -> SparseEncoding:
-        Luu_inv = self._inverse_cholesky_factor(**kwargs)
+        Z = self.inducing_points
+        Kuu = self._prior(self._latent_inducing_points(Z), **kwargs).covariance(0, 0)
+        Luu_inv = inverse_cholesky(Kuu.add_jitter(self.jitter_val).to_dense())  # (K, M, M)
 
         def natural_parameters(chunk: Context) -> tuple[Tensor, Tensor]:
-            evidence = self._evidence(chunk, self.inducing_points, Luu_inv, **kwargs)
+            evidence = self._evidence(chunk, Z, Luu_inv, **kwargs)
             return evidence.precision_mean, evidence.precision
 
         evidence = reduce(add, (Evidence(*recomputed(partial(natural_parameters, chunk))) for chunk in chunks))
-        return SparseEncoding(self.inducing_points, Luu_inv, evidence, whitened_posterior(evidence))
+        return SparseEncoding(self, Z, Luu_inv, evidence, whitened_posterior(evidence))
 
-    def _evidence(self, context: Context, inducing_points: Tensor, Luu_inv: Tensor, **kwargs: Any) -> Evidence:
-        locations = self._site_locations(context, inducing_points)
-        at_sites = self._prior_at(locations, inducing_points, Luu_inv, **kwargs)
-        return evidence_of_sites(at_sites.A, self._sites_seen_from(context, inducing_points), at_sites.mean)
+    def _why_not_in_chunks(self) -> str | None:
+        return None if self._variational_distribution.row_wise else self._rows_depend_on_each_other()
 
-    def _sites_seen_from(self, context: Context, inducing_points: Tensor) -> GaussianSites:
-        """The sites of a context; these here do not know of the inducing points."""
-        return self.sites(context)
-
-    def _site_locations(self, context: Context, inducing_points: Tensor) -> Tensor:
-        """Where the function values are that the sites speak of: the context's own inputs."""
-        return context.x
-
-    def _predict(  # type: ignore[override]
-        self, x: Tensor, encoding: SparseEncoding, at_x: _PriorAt | None, diag: bool, **kwargs: Any
-    ) -> MultivariateNormal:
-        if at_x is None:
-            at_x = self._prior_at(x, encoding.inducing_points, encoding.Luu_inv, **kwargs)
-        shift, shrinkage = shift_and_shrinkage(at_x.A, encoding.posterior)
-        mean, variance = at_x.mean + shift, at_x.covar.diagonal(dim1=-1, dim2=-2) - shrinkage  # (*T, K, N)
-        if diag:
-            return MultivariateNormal(mean, DiagLinearOperator(variance))
-        reduction = encoding.posterior.reduction.to(variance.dtype)
-        return MultivariateNormal(mean, PosteriorCovariance(at_x.covar, at_x.A, reduction, variance))
-
-    def _q_u(self, encoding: SparseEncoding) -> AmortizedMultivariateNormal:  # type: ignore[override]
-        """q(v), whitened."""
-        mean, _, R, kl_divergence = (tensor.to(self.inducing_points.dtype) for tensor in encoding.posterior)
-        return AmortizedMultivariateNormal(mean, RootLinearOperator(R.mT), prior_kl=kl_divergence)
-
-    def _p_u(self, encoding: SparseEncoding | None) -> AmortizedPrior:  # type: ignore[override]
-        """p(v), whitened."""
-        shape = self._variational_distribution.shape() if encoding is None else encoding.posterior.weights.shape
-        zeros = torch.zeros(shape, dtype=self.inducing_points.dtype, device=self.inducing_points.device)
-        return AmortizedPrior(zeros, DiagLinearOperator(torch.ones_like(zeros)))
-
-    def _inverse_cholesky_factor(self, **kwargs: Any) -> Tensor:
-        """Once per latent function, whatever the number of tasks."""
-        Kuu = self.model.forward(self._latent_inducing_points(self.inducing_points), **kwargs).lazy_covariance_matrix
-        return inverse_cholesky(Kuu.add_jitter(self.jitter_val).to_dense())  # (K, M, M)
-
-    def _prior_at(self, x: Tensor, inducing_points: Tensor, Luu_inv: Tensor, **kwargs: Any) -> _PriorAt:
-        x = self._insert_latents(x)  # (*T, K, N, D)
-        x, inducing_points = self._expand_inputs(x, self._latent_inducing_points(inducing_points))
-        num_inducing = inducing_points.shape[-2]
-        # A kernel's matrix is lazy: only the blocks that are taken out of it are ever computed.
-        joint = self.model.forward(torch.cat([inducing_points, x], dim=-2), **kwargs)
-        covar = joint.lazy_covariance_matrix
-        Kuf = covar[..., :num_inducing, num_inducing:].to_dense()  # (*T, K, M, N)
-        return _PriorAt(
-            mean=joint.mean[..., num_inducing:],
-            A=whitened_cross_covariance(Luu_inv, Kuf),
-            covar=covar[..., num_inducing:, num_inducing:],
+    def _rows_depend_on_each_other(self) -> str:
+        return (
+            f"The sites of {type(self._variational_distribution.network).__name__} may depend on other rows than their "
+            "own, so that a context cannot be taken in piece by piece (chunk_size, update): condition on all of it at "
+            "once. A network that reads each row by itself says so by `row_wise = True` on its class."
         )
+
+    def _evidence(self, context: Context, Z: Tensor, Luu_inv: Tensor, **kwargs: Any) -> Evidence:
+        context = self._seen(context, Z)
+        prior = self._prior(self._latent_inducing_points(Z), self._insert_latents(context.locations), **kwargs)
+        at_sites = _prior_at(prior, 1, Luu_inv)
+        return evidence_of_sites(at_sites.A, self._variational_distribution(context), at_sites.mean)
+
+    def _seen(self, context: Context, inducing_points: Tensor) -> Context:
+        """The context as the network sees it, with sites at its locations: here they are at its own inputs."""
+        return context
+
+    def _prior_without_context(self) -> AmortizedPrior:
+        Z = self.inducing_points
+        return standard_normal(torch.zeros(self._variational_distribution.shape(), dtype=Z.dtype, device=Z.device))
 
     def _latent_inducing_points(self, inducing_points: Tensor) -> Tensor:
         """`K x M x D`, also for the inducing points that all latent functions share."""
@@ -282,3 +302,9 @@ class AmortizedVariationalStrategy(_AmortizedStrategy):
                 f"shape {tuple(Z.shape)} have {Z.shape[-1]}: expected (*T, N, D)."
             )
         super()._check_inputs(x, name)
+
+
+def _prior_at(prior: JointPrior, group: int, Luu_inv: Tensor) -> PriorAt:
+    Kuf = prior.covariance(0, group).to_dense()  # (*T, K, M, N)
+    A = whitened_cross_covariance(Luu_inv, Kuf)  # (*T, K, M, N)
+    return PriorAt(prior.mean(group), prior.variance(group), A, partial(prior.covariance, group, group))

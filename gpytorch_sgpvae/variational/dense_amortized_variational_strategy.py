@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,10 +17,22 @@ from torch import Tensor
 from ..context import Context
 from ..linalg.conditionals import DensePosterior, dense_posterior, shift_and_shrinkage
 from ..sites import GaussianSites
-from ._amortized_strategy import Encoding, _AmortizedStrategy
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
+from .amortized_strategy import AmortizedStrategy
 from .amortized_variational_distribution import AmortizedVariationalDistribution
+from .encoding import Encoding
+from .joint_prior import JointPrior
 from .posterior_covariance import PosteriorCovariance
+
+
+class PriorAt(NamedTuple):
+    """The prior at some inputs, as seen from the context's."""
+
+    mean: Tensor  # μ_*                                   (*T, K, N*)
+    variance: Tensor  # diag K_**                         (*T, K, N*)
+    Kfs: Tensor  # K_f*                                   (*T, K, N, N*)
+    covar: Callable[[], LinearOperator]  # K_**, lazy     (*T, K, N*, N*)
+    is_context: bool = False  # whether these are the context's own inputs, where the posterior is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +46,7 @@ class DenseEncoding(Encoding):
     :param posterior: The posterior there (`*T x K x N x N`).
     """
 
+    strategy: DenseAmortizedVariationalStrategy
     x: Tensor
     sites: GaussianSites
     prior: AmortizedPrior
@@ -39,23 +54,53 @@ class DenseEncoding(Encoding):
 
     @property
     def tasks(self) -> torch.Size:
-        return self.posterior.weights.shape[:-1]
+        batch = self.posterior.weights.shape[:-1]
+        return batch if self.strategy.num_latents is None else batch[:-1]
+
+    def predict(self, x: Tensor, at_x: PriorAt | None, diag: bool, **kwargs: Any) -> MultivariateNormal:
+        at_x = self.strategy.prior_at(x, self, **kwargs) if at_x is None else at_x
+        posterior = self.posterior
+        if at_x.is_context:
+            shift, variance = posterior.shift, posterior.variance  # (*T, K, N)
+        else:
+            # in the working dtype: P holds entries as large as the precisions, whose rounding would cost digits
+            shift, shrinkage = shift_and_shrinkage(at_x.Kfs.to(posterior.reduction.dtype), posterior)
+            variance = at_x.variance - shrinkage  # (*T, K, N*)
+        mean = at_x.mean + shift.to(at_x.mean.dtype)  # (*T, K, N*)
+        if variance.dtype != mean.dtype:
+            # known better than in the model's dtype, in which GPyTorch takes anything below this for a failure
+            variance = variance.to(mean.dtype).clamp_min(settings.min_variance.value(mean.dtype))
+        if diag:
+            return MultivariateNormal(mean, DiagLinearOperator(variance))
+        reduction = posterior.reduction.to(mean.dtype)
+        return MultivariateNormal(mean, PosteriorCovariance(at_x.covar(), at_x.Kfs, reduction, variance))
+
+    def q_u(self) -> AmortizedMultivariateNormal:
+        """q(f) at the context's inputs; its covariance is lazy, and mostly nobody looks at it."""
+        prior = self.prior
+        _, reduction, kl_divergence, shift, variance = (tensor.to(prior.loc.dtype) for tensor in self.posterior)
+        Kff = prior.lazy_covariance_matrix  # (*T, K, N, N)
+        covar = PosteriorCovariance(Kff, Kff.to_dense(), reduction, variance)
+        return AmortizedMultivariateNormal(prior.loc + shift, covar, prior_kl=kl_divergence)
+
+    def p_u(self) -> AmortizedPrior:
+        batch = self.posterior.weights.shape[:-1]
+        return self.prior if self.prior.batch_shape == batch else self.prior.expand(batch)
+
+    def sites_of(self, q_f: MultivariateNormal) -> GaussianSites:
+        if isinstance(q_f.lazy_covariance_matrix, DiagLinearOperator):
+            raise ValueError(
+                "This q(f) knows its variances alone: call the strategy with diag=False for joint samples."
+            )
+        return self.sites
 
     def detach(self) -> DenseEncoding:
         prior = AmortizedPrior(self.prior.loc.detach(), self.prior.lazy_covariance_matrix.detach())
         posterior = DensePosterior(*(tensor.detach() for tensor in self.posterior))
-        return DenseEncoding(self.x.detach(), self.sites.detach(), prior, posterior)
+        return DenseEncoding(self.strategy, self.x.detach(), self.sites.detach(), prior, posterior)
 
 
-class _PriorAt(NamedTuple):
-    """The prior at some inputs, as seen from the context's."""
-
-    mean: Tensor  # μ_*                        (*T, K, N*)
-    Kfs: Tensor  # K_f*                        (*T, K, N, N*)
-    covar: LinearOperator  # K_**, lazy        (*T, K, N*, N*)
-
-
-class DenseAmortizedVariationalStrategy(_AmortizedStrategy):
+class DenseAmortizedVariationalStrategy(AmortizedStrategy):
     r"""
     The strategy of the GP-VAE (`Pearce (2020)`_; appendix B of `Ashman et al. (2020)`_): the inducing points are the
     context's own inputs, :math:`\mathbf u = \mathbf f`. With :math:`W = \Lambda^{1/2}` and :math:`B = I + W K W`:
@@ -73,6 +118,8 @@ class DenseAmortizedVariationalStrategy(_AmortizedStrategy):
     :param model: The model this strategy is applied to, typically `self` in the model's `__init__`.
     :param variational_distribution: Holds the inference network.
     :param jitter_val: Added to the diagonal of K; none by default, as none is needed.
+    :param x_has_latents: Whether new inputs come with a dimension for the latent functions, `*T x K x N x D` (see
+        :class:`~gpytorch_sgpvae.AmortizedVariationalStrategy`).
 
     Example:
         >>> import gpytorch, torch
@@ -101,10 +148,11 @@ class DenseAmortizedVariationalStrategy(_AmortizedStrategy):
         model: ApproximateGP,
         variational_distribution: AmortizedVariationalDistribution,
         jitter_val: float | None = None,
+        x_has_latents: bool = False,
     ):
         # There are none, but GPyTorch's wrappers ask them for the dtype.
         no_inducing_points = torch.empty(0, 1)
-        super().__init__(model, no_inducing_points, variational_distribution, False, jitter_val)
+        super().__init__(model, no_inducing_points, variational_distribution, False, jitter_val, x_has_latents)
 
     @property
     def jitter_val(self) -> float:
@@ -114,7 +162,14 @@ class DenseAmortizedVariationalStrategy(_AmortizedStrategy):
     def jitter_val(self, jitter_val: float | None) -> None:
         self._jitter_val = jitter_val
 
-    def _encode(self, context: Context, sites: GaussianSites, **kwargs: Any) -> tuple[DenseEncoding, _PriorAt]:
+    def prior_at(self, x: Tensor, encoding: DenseEncoding, **kwargs: Any) -> PriorAt:
+        """The prior at new inputs, as seen from the context of an encoding."""
+        self._check_input_dim(x, encoding.x)
+        return _prior_at(self._prior(self._insert_latents(encoding.x), self._for_latents(x), **kwargs))
+
+    def _encode(
+        self, context: Context, sites: GaussianSites, x: Tensor, **kwargs: Any
+    ) -> tuple[DenseEncoding, PriorAt]:
         if context.num_points > self.max_points:
             warnings.warn(
                 f"{type(self).__name__} factorizes a matrix of {context.num_points} x {context.num_points} for each "
@@ -122,63 +177,28 @@ class DenseAmortizedVariationalStrategy(_AmortizedStrategy):
                 "AmortizedVariationalStrategy (SGPVAE).",
                 stacklevel=2,
             )
-        prior = self.model.forward(self._insert_latents(context.x), **kwargs)
-        covar = prior.lazy_covariance_matrix
+        self._check_input_dim(x, context.x)
+        new_inputs = [] if x is context.x else [self._for_latents(x)]
+        prior = self._prior(self._insert_latents(context.x), *new_inputs, **kwargs)
+        covar, mean = prior.covariance(0, 0), prior.mean(0)
         covar = covar.add_jitter(self.jitter_val) if self.jitter_val else covar
         Kff = covar.to_dense()  # (*T, K, N, N)
         # evaluated: a lazy kernel would remember the graph of whoever looks at it first
-        covar = to_linear_operator(Kff)
-        encoding = DenseEncoding(
-            context.x, sites, AmortizedPrior(prior.mean, covar), dense_posterior(Kff, sites, prior.mean)
-        )
-        return encoding, _PriorAt(prior.mean, Kff, covar)
+        at_context = AmortizedPrior(mean, to_linear_operator(Kff))
+        encoding = DenseEncoding(self, context.x, sites, at_context, dense_posterior(Kff, sites, mean))
+        if new_inputs:
+            return encoding, _prior_at(prior)
+        covar = at_context.lazy_covariance_matrix
+        return encoding, PriorAt(mean, Kff.diagonal(dim1=-2, dim2=-1), Kff, lambda: covar, is_context=True)
 
-    def _predict(  # type: ignore[override]
-        self, x: Tensor, encoding: DenseEncoding, at_x: _PriorAt | None, diag: bool, **kwargs: Any
-    ) -> MultivariateNormal:
-        posterior = encoding.posterior
-        if at_x is None:
-            at_x = self._prior_at(x, encoding.x, **kwargs)
-            # in the working dtype: P holds entries as large as the precisions, whose rounding would cost digits
-            shift, shrinkage = shift_and_shrinkage(at_x.Kfs.to(posterior.reduction.dtype), posterior)
-            variance = at_x.covar.diagonal(dim1=-1, dim2=-2) - shrinkage  # (*T, K, N*)
-        else:
-            shift, variance = posterior.shift, posterior.variance  # (*T, K, N)
-        mean = at_x.mean + shift.to(at_x.mean.dtype)  # (*T, K, N*)
-        if variance.dtype != mean.dtype:
-            # known better than in the model's dtype, in which GPyTorch takes anything below this for a failure
-            variance = variance.to(mean.dtype).clamp_min(settings.min_variance.value(mean.dtype))
-        if diag:
-            return MultivariateNormal(mean, DiagLinearOperator(variance))
-        reduction = posterior.reduction.to(mean.dtype)
-        return MultivariateNormal(mean, PosteriorCovariance(at_x.covar, at_x.Kfs, reduction, variance))
-
-    def _prior_at(self, x: Tensor, context_x: Tensor, **kwargs: Any) -> _PriorAt:
+    def _check_input_dim(self, x: Tensor, context_x: Tensor) -> None:
         if x.shape[-1] != context_x.shape[-1]:
             raise ValueError(
                 f"x of shape {tuple(x.shape)} has {x.shape[-1]} input dimensions, but the context's x of shape "
                 f"{tuple(context_x.shape)} has {context_x.shape[-1]}: expected (*T, N, D)."
             )
-        x, context_x = self._expand_inputs(self._insert_latents(x), self._insert_latents(context_x))
-        num_points = context_x.shape[-2]
-        joint = self.model.forward(torch.cat([context_x, x], dim=-2), **kwargs)
-        covar = joint.lazy_covariance_matrix
-        return _PriorAt(
-            mean=joint.mean[..., num_points:],
-            Kfs=covar[..., :num_points, num_points:].to_dense(),
-            covar=covar[..., num_points:, num_points:],
-        )
 
-    def _q_u(self, encoding: DenseEncoding) -> AmortizedMultivariateNormal:  # type: ignore[override]
-        """q(f) at the context's inputs; its covariance is lazy, and mostly nobody looks at it."""
-        prior = encoding.prior
-        _, reduction, kl_divergence, shift, variance = (tensor.to(prior.loc.dtype) for tensor in encoding.posterior)
-        Kff = prior.lazy_covariance_matrix  # (*T, K, N, N)
-        covar = PosteriorCovariance(Kff, Kff.to_dense(), reduction, variance)
-        return AmortizedMultivariateNormal(prior.loc + shift, covar, prior_kl=kl_divergence)
 
-    def _p_u(self, encoding: DenseEncoding | None) -> AmortizedPrior:  # type: ignore[override]
-        if encoding is None:
-            self._raise_no_context()
-        prior = encoding.prior
-        return prior if prior.batch_shape == encoding.tasks else prior.expand(encoding.tasks)
+def _prior_at(prior: JointPrior) -> PriorAt:
+    """At the second group of inputs, as seen from the first."""
+    return PriorAt(prior.mean(1), prior.variance(1), prior.covariance(0, 1).to_dense(), partial(prior.covariance, 1, 1))

@@ -40,17 +40,15 @@ class InducingSitesVariationalStrategy(AmortizedVariationalStrategy):
         https://arxiv.org/abs/2010.10177
     """
 
-    has_sites_of_points = False
-
     def sites(self, context: Context | tuple[Tensor, Tensor]) -> GaussianSites:
         """What the network makes of a context: sites of the inducing values (`*T x K x M`)."""
-        return self._sites_seen_from(as_context(context), self.inducing_points)
+        return super().sites(self._seen(as_context(context), self.inducing_points))
 
-    def _sites_seen_from(self, context: Context, inducing_points: Tensor) -> GaussianSites:
-        return self._variational_distribution(context.seen_from(inducing_points))
+    def point_sites(self, context: Context | tuple[Tensor, Tensor]) -> GaussianSites:
+        raise NotImplementedError(f"{type(self).__name__} has no sites of the points that could be refined.")
 
-    def _site_locations(self, context: Context, inducing_points: Tensor) -> Tensor:
-        return inducing_points
+    def _seen(self, context: Context, inducing_points: Tensor) -> Context:
+        return context.seen_from(inducing_points)
 
     def _check_inducing_points(self, inducing_points: Tensor) -> None:
         super()._check_inducing_points(inducing_points)

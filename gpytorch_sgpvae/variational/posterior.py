@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..context import Context, as_context
 from ..utils.shapes import check_chunk_size
-from ._amortized_strategy import Encoding, _AmortizedStrategy
-from .amortized_variational_strategy import AmortizedVariationalStrategy, SparseEncoding
+from .amortized_strategy import AmortizedStrategy
+from .conditioning import Conditioning
+from .encoding import Encoding
 
 
 class Posterior:
@@ -56,18 +57,28 @@ class Posterior:
         Mean and variance of q(f) at each input (`*T x N x K`, or `*T x N` without a latent dimension).
 
         :param x: New inputs (`*T x N x D`).
-        :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
+        :param chunk_size: The number of inputs to compute at a time: the same answer in less memory.
         """
         check_chunk_size(chunk_size)
         x = x.unsqueeze(-1) if x.dim() == 1 else x
-        whole = chunk_size is None or chunk_size >= x.shape[-2] or self.encoding.of_points_only
         means, variances = [], []
-        for chunk in [x] if whole else x.split(chunk_size, dim=-2):
+        for chunk in [x] if chunk_size is None or chunk_size >= x.shape[-2] else self.encoding.split(x, chunk_size):
             q_f = self(chunk)
             means.append(q_f.mean)
             variances.append(q_f.variance)
         points = -len(q_f.event_shape)
         return torch.cat(means, dim=points), torch.cat(variances, dim=points)
+
+    @torch.no_grad()
+    def sample(self, x: Tensor, n: int) -> Tensor:
+        r"""
+        Draw the latent functions, each draw jointly over all inputs (`n x *T x N x K`, or `n x *T x N` without a latent
+        dimension).
+
+        :param x: New inputs (`*T x N x D`).
+        :param n: The number of draws.
+        """
+        return self.encoding.sample(x, n)
 
     def update(self, context: Context | tuple[Tensor, Tensor]) -> Posterior:
         r"""
@@ -82,20 +93,12 @@ class Posterior:
         :param context: The new points.
         :return: This posterior, updated.
         """
-        strategy = amortized_strategy(self.model)
-        if not isinstance(self.encoding, SparseEncoding) or not isinstance(strategy, AmortizedVariationalStrategy):
-            raise NotImplementedError(
-                f"{type(strategy).__name__} keeps no summary of its data that further data could be added to: "
-                "condition on all of it again, or use the sparse AmortizedVariationalStrategy (SGPVAE)."
-            )
-        encoding = strategy.absorb(self.encoding, context)
+        encoding = self.encoding.absorb(as_context(context))
         self.encoding = encoding if self.model.training else encoding.for_prediction()
         return self
 
     def state_dict(self) -> dict[str, Tensor]:
         """Tensors that :meth:`from_state_dict` makes this posterior of again, for `torch.save`."""
-        if not isinstance(self.encoding, SparseEncoding):
-            raise NotImplementedError("Only a posterior of the sparse AmortizedVariationalStrategy can be saved.")
         return self.encoding.state_dict()
 
     @classmethod
@@ -104,11 +107,14 @@ class Posterior:
         :param model: The model that the posterior belongs to, with the parameters it had then.
         :param state_dict: What :meth:`state_dict` returned.
         """
-        return cls(model, SparseEncoding.from_state_dict(state_dict))
+        return cls(model, amortized_strategy(model).encoding_from_state_dict(state_dict))
 
 
 def condition(
-    model: torch.nn.Module, context: Context | tuple[Tensor, Tensor], chunk_size: int | None = None
+    model: torch.nn.Module,
+    context: Context | tuple[Tensor, Tensor],
+    chunk_size: int | None = None,
+    strict: bool = True,
 ) -> Posterior:
     r"""
     Condition a trained model on a task, seen or unseen, in one forward pass of its network.
@@ -117,9 +123,12 @@ def condition(
         posterior is detached from the parameters' graph, as GPyTorch's caches for predictions are
         (:class:`gpytorch.settings.detach_test_caches`).
     :param context: What was observed.
-    :param chunk_size: Take in so many points at a time: the same answer in less memory, for the sparse strategy.
+    :param chunk_size: The number of points to take in at a time: the same answer in less memory, for the sparse
+        strategy and a network that reads each row by itself.
+    :param strict: Whether it is an error if the context cannot be taken in piece by piece; otherwise it is taken in as
+        a whole.
     """
-    encoding = amortized_strategy(model).encode(context, chunk_size=chunk_size)
+    encoding = amortized_strategy(model).encode(context, chunk_size=chunk_size, strict=strict)
     return Posterior(model, encoding if model.training else encoding.for_prediction())
 
 
@@ -144,15 +153,38 @@ def conditioned_on(model: torch.nn.Module, context: Context | tuple[Tensor, Tens
         [30, 30, 30, 10]
     """
     strategy = amortized_strategy(model)
-    outer = strategy.set_conditioning(as_context(context))
+    outer = strategy.set_conditioning(Conditioning(as_context(context), persistent=False))
     try:
         yield model
     finally:
         strategy.set_conditioning(outer)
 
 
-def amortized_strategy(model: torch.nn.Module) -> _AmortizedStrategy:
-    strategies = [module for module in model.modules() if isinstance(module, _AmortizedStrategy)]
+def persist_context(model: torch.nn.Module, context: Context | tuple[Tensor, Tensor] | None) -> None:
+    r"""
+    Give a model a context to keep: calls without `context=` are conditioned on it, until it is cleared by
+    `persist_context(model, None)`. Copies of the model keep it too, and `get_fantasy_model` makes one that has seen
+    more.
+
+    In eval mode the context is encoded once; in training mode at each call, as the parameters move.
+
+    :param model: A model with one :class:`~gpytorch_sgpvae.AmortizedVariationalStrategy` in it.
+    :param context: What was observed, or None.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import SGPVAE, persist_context
+        >>> model = SGPVAE(num_outputs=5, num_latents=3, inducing_points=torch.rand(8, 2)).model.eval()
+        >>> persist_context(model, (torch.rand(20, 2), torch.randn(20, 5)))
+        >>> model(torch.rand(4, 2)).mean.shape
+        torch.Size([4, 3])
+    """
+    conditioning = None if context is None else Conditioning(as_context(context), persistent=True)
+    amortized_strategy(model).set_conditioning(conditioning)
+
+
+def amortized_strategy(model: torch.nn.Module) -> AmortizedStrategy:
+    strategies = [module for module in model.modules() if isinstance(module, AmortizedStrategy)]
     if not strategies:
         raise ValueError(
             f"{type(model).__name__} has no AmortizedVariationalStrategy: GPyTorch's other variational models cannot "

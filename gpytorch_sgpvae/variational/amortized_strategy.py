@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.models import ApproximateGP
+from gpytorch.utils.errors import CachingError
+from gpytorch.utils.memoize import add_to_cache, get_from_cache
+from gpytorch.variational._variational_strategy import _VariationalStrategy
+from torch import Tensor
+
+from ..context import Context, as_context
+from ..linalg.allocator import keep_freed_memory
+from ..sites import GaussianSites
+from ..utils.shapes import broadcast
+from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
+from .amortized_variational_distribution import AmortizedVariationalDistribution
+from .conditioning import Conditioning
+from .encoding import Encoding
+from .joint_prior import JointPrior, joint_prior
+
+
+class AmortizedStrategy(_VariationalStrategy):
+    """
+    What all amortized strategies share: where contexts come from, what is remembered of a call, and when it is
+    forgotten. A subclass fills in :meth:`_encode`, which makes an :class:`Encoding`; that one does the rest.
+    """
+
+    inducing_points: Tensor
+
+    def __init__(
+        self,
+        model: ApproximateGP,
+        inducing_points: Tensor,
+        variational_distribution: AmortizedVariationalDistribution,
+        learn_inducing_locations: bool,
+        jitter_val: float | None,
+        x_has_latents: bool = False,
+    ):
+        if not isinstance(variational_distribution, AmortizedVariationalDistribution):
+            raise TypeError(
+                f"{type(self).__name__} needs an AmortizedVariationalDistribution(network), got "
+                f"{type(variational_distribution).__name__}."
+            )
+        super().__init__(model, inducing_points, variational_distribution, learn_inducing_locations, jitter_val)
+        if x_has_latents and self.num_latents is None:
+            raise ValueError("x_has_latents=True needs a network with num_latents, got num_latents=None.")
+        keep_freed_memory()
+        self.x_has_latents = x_has_latents
+        self._conditioning: Conditioning | None = None
+        self._forward_is_lazy = False
+
+    @abstractmethod
+    def _encode(self, context: Context, sites: GaussianSites, x: Tensor, **kwargs: Any) -> tuple[Encoding, Any]:
+        """
+        The encoding, and what its :meth:`~Encoding.predict` needs to know about the prior at x, all from one call of
+        the model's `forward`. If x is `context.x`, nothing is computed twice.
+        """
+
+    def _encode_chunks(self, chunks: Iterable[Context], **kwargs: Any) -> Encoding:
+        """The encoding of all chunks of a context together."""
+        raise NotImplementedError
+
+    def _why_not_in_chunks(self) -> str | None:
+        """The reason why a context cannot be taken in piece by piece, or None if it can."""
+        return (
+            f"{type(self).__name__} takes in all points of a context together: chunk_size is for the sparse "
+            "AmortizedVariationalStrategy (SGPVAE)."
+        )
+
+    def _prior_without_context(self) -> AmortizedPrior:
+        """p(u), or what stands for it, where nothing has been conditioned on."""
+        self._raise_no_context()
+
+    def encoding_from_state_dict(self, state_dict: dict[str, Tensor]) -> Encoding:
+        """The encoding that :meth:`Encoding.state_dict` was called of."""
+        raise NotImplementedError(f"{type(self).__name__} has no encodings that can be saved.")
+
+    @property
+    def num_latents(self) -> int | None:
+        """K, or None for a model without a latent batch dimension."""
+        return self._variational_distribution.num_latents
+
+    def sites(self, context: Context | tuple[Tensor, Tensor]) -> GaussianSites:
+        """What the network makes of a context."""
+        return self._variational_distribution(as_context(context))
+
+    def point_sites(self, context: Context | tuple[Tensor, Tensor]) -> GaussianSites:
+        """What the network makes of a context, where these are sites of its points (`*T x K x N`)."""
+        return self.sites(context)
+
+    def encode(
+        self,
+        context: Context | tuple[Tensor, Tensor],
+        sites: GaussianSites | None = None,
+        chunk_size: int | None = None,
+        strict: bool = True,
+        **kwargs: Any,
+    ) -> Encoding:
+        """
+        Condition on a context: everything about it that q(f) depends on.
+
+        :param context: The context.
+        :param sites: Its sites, if not those that the network makes of it.
+        :param chunk_size: The number of points to take in at a time. Each chunk is computed again in the backward pass:
+            the same answer and the same gradients in the memory of one chunk, if the model's `forward` treats each
+            input by itself. The sites are then the network's.
+        :param strict: Whether it is an error if the context cannot be taken in piece by piece; otherwise it is taken in
+            as a whole.
+        :param kwargs: Passed to the model's `forward`.
+        """
+        context = self._checked(context)
+        if chunk_size is not None and sites is None:
+            reason = self._why_not_in_chunks()
+            if reason is None:
+                return self._encode_chunks(context.split(chunk_size), **kwargs)
+            if strict:
+                raise NotImplementedError(reason)
+        return self._encode(context, self.sites(context) if sites is None else sites, context.x, **kwargs)[0]
+
+    @property
+    def last_encoding(self) -> Encoding:
+        """The encoding that the last call was conditioned on."""
+        last = self._last_call()
+        if last is None:
+            self._raise_no_context()
+        return last[1]
+
+    def set_conditioning(self, conditioning: Conditioning | None) -> Conditioning | None:
+        """Set what calls without `context=` are conditioned on, and return what it was before."""
+        before, self._conditioning = self._conditioning, conditioning
+        if before is not None:
+            before.end()
+        self._clear_cache()
+        return before
+
+    @property
+    def variational_distribution(self) -> AmortizedMultivariateNormal:
+        """q(u) of the last call; under `conditioned_on` that of its context."""
+        last, conditioning = self._last_call(), self._conditioning
+        if conditioning is not None and (last is None or not conditioning.holds(last[0], self)):
+            last = self._remember(conditioning.encoding(self))
+        if last is None:
+            self._raise_no_context()
+        return last[0]
+
+    @property
+    def prior_distribution(self) -> AmortizedPrior:
+        """p(u), of the shape of the last q(u)."""
+        last = self._last_call()
+        if last is None and self._conditioning is not None:
+            last = self._remember(self._conditioning.encoding(self))
+        return self._prior_without_context() if last is None else last[1].p_u()
+
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor) -> ApproximateGP:
+        r"""
+        A copy of the model that has seen further points beside the context that
+        :func:`~gpytorch_sgpvae.persist_context` gave it, and needs no `context=` either.
+
+        :param inputs: (`*T x N x D`).
+        :param targets: (`*T x N x P`, or `*T x N` for one output).
+        """
+        if self._conditioning is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} makes fantasy models of a model that has been given a context: call "
+                "gpytorch_sgpvae.persist_context(model, (x_seen, y_seen)) first. Without a copy, new data are taken in "
+                "by gpytorch_sgpvae.condition(model, (x, y)), or by passing context=(x, y) to the model."
+            )
+        encoding = self._conditioning.encoding(self).absorb(self._checked((inputs, targets))).detach()
+        model, encoding = copy.deepcopy((self.model, encoding))
+        encoding.strategy.set_conditioning(Conditioning(encoding, persistent=True))
+        return model
+
+    def __call__(
+        self,
+        x: Tensor,
+        prior: bool = False,
+        diag: bool = True,
+        context: Context | tuple[Tensor, Tensor] | Encoding | None = None,
+        **kwargs: Any,
+    ) -> MultivariateNormal:
+        r"""
+        :param x: Where to evaluate (`*T x N x D`, or `*T x K x N x D` for a strategy with `x_has_latents=True`).
+        :param prior: Return the prior p(f) instead; no context is needed then.
+        :param diag: In training mode, whether the variances alone will do.
+        :param context: What to condition on: a :class:`~gpytorch_sgpvae.Context`, a pair `(x, y)`, or the
+            :class:`Encoding` of one.
+        :param kwargs: Passed to the model's `forward`.
+        :return: q(f) at x (`*T x K` x N, or `*T` x N where the network has `num_latents=None`).
+        """
+        x = x.unsqueeze(-1) if x.dim() == 1 else x
+        self._check_inputs(x, "x")
+        if prior:
+            return self.model.forward(self._for_latents(x), **kwargs)
+
+        self._clear_cache()
+        if context is None:
+            context = self._active_context()
+        at_x = None
+        if isinstance(context, Encoding):
+            encoding = context
+            self._check_tasks(x, encoding.tasks)
+        else:
+            context = self._checked(context)
+            self._check_tasks(x, context.batch_shape)
+            at_context = context.is_at(x)
+            encoding, at_x = self._encode(context, self.sites(context), context.x if at_context else x, **kwargs)
+        self._remember(encoding)
+        self.variational_params_initialized.fill_(1)
+        return encoding.predict(x, at_x, diag and self.training, **kwargs)
+
+    def train(self, mode: bool = True) -> AmortizedStrategy:
+        self._forget_conditioning()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> AmortizedStrategy:
+        self._forget_conditioning()
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._forget_conditioning()
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # q(u) of the last call hangs on a graph, which can be neither copied nor pickled.
+        kept = self._conditioning if self._conditioning is not None and self._conditioning.persistent else None
+        return {**self.__dict__, "_memoize_cache": {}, "_conditioning": kept}
+
+    def _prior(self, *groups: Tensor, **kwargs: Any) -> JointPrior:
+        """The prior at groups of inputs (`*T x K x N x D`), from one call of the model's `forward`."""
+        forward = partial(self.model.forward, **kwargs)
+        prior = joint_prior(forward, groups, self.num_latents is not None, self._forward_is_lazy)
+        self._forward_is_lazy = prior.is_lazy
+        return prior
+
+    def _for_latents(self, x: Tensor) -> Tensor:
+        """New inputs, with the latent dimension if they come without."""
+        return x if self.x_has_latents else self._insert_latents(x)
+
+    def _insert_latents(self, x: Tensor) -> Tensor:
+        if self.num_latents is None:
+            return x
+        return x.unsqueeze(-3).expand(*x.shape[:-2], self.num_latents, *x.shape[-2:])  # (*T, K, N, D)
+
+    def _active_context(self) -> Context | Encoding:
+        if self._conditioning is None:
+            self._raise_no_context()
+        return self._conditioning.for_call(self)
+
+    def _remember(self, encoding: Encoding) -> tuple[AmortizedMultivariateNormal, Encoding]:
+        """Under GPyTorch's own name, where its wrappers and objectives look for q(u)."""
+        q_u = encoding.q_u()
+        add_to_cache(self, "variational_distribution_memo", q_u)
+        add_to_cache(self, "encoding_memo", encoding)
+        if self._conditioning is not None:
+            self._conditioning.note(self)
+        return q_u, encoding
+
+    def _last_call(self) -> tuple[AmortizedMultivariateNormal, Encoding] | None:
+        try:
+            return get_from_cache(self, "variational_distribution_memo"), get_from_cache(self, "encoding_memo")
+        except CachingError:
+            return None
+
+    def _forget_conditioning(self) -> None:
+        """Whatever was computed from the context of `conditioned_on`, or was there before it."""
+        if self._conditioning is not None:
+            self._conditioning.forget()
+            self._clear_cache()
+
+    def _checked(self, context: Context | tuple[Tensor, Tensor]) -> Context:
+        context = as_context(context)
+        self._check_inputs(context.x, "The context's x")
+        return context
+
+    def _check_inputs(self, x: Tensor, name: str) -> None:
+        Z = self.inducing_points
+        if x.dtype != Z.dtype or x.device != Z.device:
+            raise ValueError(
+                f"{name} is {x.dtype} on {x.device}, the model {Z.dtype} on {Z.device}: convert the data with "
+                ".to(...), or the model with model.double(), .float() or .to(...)."
+            )
+
+    def _check_tasks(self, x: Tensor, tasks: torch.Size) -> None:
+        batch, num_latents = x.shape[:-2], self.num_latents
+        if self.x_has_latents:
+            if batch[-1:] != (num_latents,) or broadcast(batch[:-1], tasks) is None:
+                raise ValueError(
+                    f"x of shape {tuple(x.shape)} does not fit a strategy with x_has_latents=True: expected (*T, "
+                    f"{num_latents}, N, D) with tasks *T that broadcast with the context's {tuple(tasks)}."
+                )
+            return
+        if batch == tasks:
+            return
+        as_tasks = broadcast(batch, tasks) is not None
+        as_latents = (
+            num_latents is not None and batch[-1:] == (num_latents,) and broadcast(batch[:-1], tasks) is not None
+        )
+        if as_latents:
+            raise ValueError(
+                f"x of shape {tuple(x.shape)} looks like inputs for each of the {num_latents} latent functions"
+                + (f", or like {tuple(batch)} tasks with one context" if as_tasks else "")
+                + ": build the strategy with x_has_latents=True in the first case"
+                + (f"; in the second, give the context the batch shape {tuple(batch)} too." if as_tasks else ".")
+            )
+        if not as_tasks:
+            raise ValueError(
+                f"x of shape {tuple(x.shape)} has the batch shape {tuple(batch)}, which does not broadcast with "
+                f"the context's {tuple(tasks)}: give one x per task, or one x without a batch for all."
+            )
+
+    def _raise_no_context(self) -> NoReturn:
+        raise ValueError(
+            f"{type(self).__name__} computes q(u) from data and was given none: call model(x, context=(x_seen, "
+            "y_seen)), or wrap callers that cannot pass a context in `with conditioned_on(model, context):`. "
+            "model(x, prior=True) needs none."
+        )
