@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.variational import _VariationalDistribution
 
 from ..context import Context
 from ..sites import GaussianSites
+from .network_weights import as_variational
 
 
 class AmortizedVariationalDistribution(_VariationalDistribution):
@@ -66,6 +70,12 @@ class AmortizedVariationalDistribution(_VariationalDistribution):
 
     def __call__(self, context: Context) -> GaussianSites:
         return self.forward(context)
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Module]]:
+        """As of every module, in a form in which GPyTorch takes the network's weights for variational parameters."""
+        for name, module in super().named_modules(*args, **kwargs):
+            has_weights = module is not self and any(True for _ in module.parameters(recurse=False))
+            yield name, as_variational(module) if has_weights else module
 
     def initialize_variational_distribution(self, prior_dist: MultivariateNormal) -> None:
         """Nothing to do: a context in which nothing is observed gives the prior, whatever the network's weights."""
