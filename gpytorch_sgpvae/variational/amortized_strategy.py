@@ -84,7 +84,8 @@ class AmortizedStrategy(_VariationalStrategy):
     @property
     def num_latents(self) -> int | None:
         """K, or None for a model without a latent batch dimension."""
-        return self._variational_distribution.num_latents
+        batch_shape = self._variational_distribution.batch_shape
+        return batch_shape[0] if batch_shape else None
 
     def sites(self, context: Context | tuple[Tensor, Tensor]) -> GaussianSites:
         """What the network makes of a context."""
@@ -157,14 +158,20 @@ class AmortizedStrategy(_VariationalStrategy):
             last = self._remember(self._conditioning.encoding(self))
         return self._prior_without_context() if last is None else last[1].p_u()
 
-    def get_fantasy_model(self, inputs: Tensor, targets: Tensor) -> ApproximateGP:
+    def get_fantasy_model(
+        self, inputs: Tensor, targets: Tensor, mean_module: None = None, covar_module: None = None
+    ) -> ApproximateGP:
         r"""
         A copy of the model that has seen further points beside the context that
         :func:`~gpytorch_sgpvae.persist_context` gave it, and needs no `context=` either.
 
         :param inputs: (`*T x N x D`).
         :param targets: (`*T x N x P`, or `*T x N` for one output).
+        :param mean_module: None, as the copy has the model's own.
+        :param covar_module: None, as the copy has the model's own.
         """
+        if mean_module is not None or covar_module is not None:
+            raise TypeError("A fantasy model has the mean and the kernel of the model: pass none.")
         if self._conditioning is None:
             raise NotImplementedError(
                 f"{type(self).__name__} makes fantasy models of a model that has been given a context: call "
@@ -280,6 +287,11 @@ class AmortizedStrategy(_VariationalStrategy):
 
     def _check_inputs(self, x: Tensor, name: str) -> None:
         Z = self.inducing_points
+        if len(Z) and x.shape[-1] != Z.shape[-1]:
+            raise ValueError(
+                f"{name} of shape {tuple(x.shape)} has {x.shape[-1]} input dimensions, but the inducing points of "
+                f"shape {tuple(Z.shape)} have {Z.shape[-1]}: expected (*T, N, D)."
+            )
         if x.dtype != Z.dtype or x.device != Z.device:
             raise ValueError(
                 f"{name} is {x.dtype} on {x.device}, the model {Z.dtype} on {Z.device}: convert the data with "

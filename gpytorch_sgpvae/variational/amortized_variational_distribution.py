@@ -46,11 +46,6 @@ class AmortizedVariationalDistribution(_VariationalDistribution):
         self.network = network
 
     @property
-    def num_latents(self) -> int | None:
-        """K, or None for a model without a latent batch dimension."""
-        return self.batch_shape[0] if self.batch_shape else None
-
-    @property
     def row_wise(self) -> bool:
         """Whether the sites of a row depend on that row alone, so that a context can be taken apart."""
         return getattr(self.network, "row_wise", False)
@@ -64,7 +59,7 @@ class AmortizedVariationalDistribution(_VariationalDistribution):
             raise ValueError(
                 f"{type(self.network).__name__} returned sites of shape {tuple(sites.shape)} for y of shape "
                 f"{tuple(context.filled.shape)}: expected {expected}, that is "
-                f"{'(*T, N)' if self.num_latents is None else '(*T, K, N)'}."
+                f"{'(*T, K, N)' if self.batch_shape else '(*T, N)'}."
             )
         return sites
 

@@ -294,15 +294,6 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
                 f"expected (M, D), or ({num_latents}, M, D) for inducing points of each latent function's own."
             )
 
-    def _check_inputs(self, x: Tensor, name: str) -> None:
-        Z = self.inducing_points
-        if x.shape[-1] != Z.shape[-1]:
-            raise ValueError(
-                f"{name} of shape {tuple(x.shape)} has {x.shape[-1]} input dimensions, but the inducing points of "
-                f"shape {tuple(Z.shape)} have {Z.shape[-1]}: expected (*T, N, D)."
-            )
-        super()._check_inputs(x, name)
-
 
 def _prior_at(prior: JointPrior, group: int, Luu_inv: Tensor) -> PriorAt:
     Kuf = prior.covariance(0, group).to_dense()  # (*T, K, M, N)

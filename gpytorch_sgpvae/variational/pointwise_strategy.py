@@ -52,9 +52,7 @@ class PointwiseEncoding(Encoding):
             same = (x.unsqueeze(-2) == own.unsqueeze(-3)).all(-1)  # (*T, N*, N)
             if self.strategy.num_latents is not None:
                 same = same.unsqueeze(-3)  # (*T, 1, N*, N)
-            prior = self.strategy(x, prior=True, **kwargs)
-            mean = _look_up(mean, same, prior.mean)
-            variance = _look_up(variance, same, prior.variance)
+            mean, variance = _look_up(mean, same, 0.0), _look_up(variance, same, 1.0)
         return MultivariateNormal(mean, DiagLinearOperator(variance))
 
     def split(self, x: Tensor, chunk_size: int) -> Sequence[Tensor]:
@@ -98,11 +96,11 @@ class PointwiseStrategy(AmortizedStrategy):
         return PointwiseEncoding(self, context, sites), None
 
 
-def _look_up(values: Tensor, same: Tensor, otherwise: Tensor) -> Tensor:
+def _look_up(values: Tensor, same: Tensor, otherwise: float) -> Tensor:
     """The values (`*T x K x N`) of the points that inputs (`N*`) are the same as, if there are any."""
+    batch = torch.broadcast_shapes(values.shape[:-1], same.shape[:-2])
     if not same.shape[-1]:
-        return otherwise.expand(*torch.broadcast_shapes(values.shape[:-1], otherwise.shape[:-1]), -1)
+        return values.new_full((*batch, same.shape[-2]), otherwise)
     found, first = same.any(-1), same.to(torch.uint8).argmax(-1)  # (*T, 1, N*)
-    batch = torch.broadcast_shapes(values.shape[:-1], first.shape[:-1])
     values = values.expand(*batch, -1).gather(-1, first.expand(*batch, -1))  # (*T, K, N*)
     return torch.where(found, values, otherwise)
