@@ -10,8 +10,9 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from torch.distributions import Bernoulli, Gamma, LogNormal, Normal, Poisson, StudentT
 
 from gpytorch_sgpvae import DecoderLikelihood, GaussianObservations, Prediction
+from gpytorch_sgpvae.likelihoods.mixture import NUM_DRAWS
 from gpytorch_sgpvae.likelihoods.observation_models.distributions import ColumnwiseDistribution
-from gpytorch_sgpvae.likelihoods.prediction import BLOCK_SIZE, NUM_DRAWS
+from gpytorch_sgpvae.likelihoods.prediction import BLOCK_SIZE
 
 N, K, P, S = 6, 2, 3, 5
 
