@@ -32,8 +32,10 @@ class Prediction:
     memory: each quantity samples and decodes so many inputs at a time, with the decoder's parameters as they are then.
     The samples depend on torch's seed alone, so that the chunk size changes no result.
 
-    :meth:`from_functions` and :meth:`from_posterior` make one of latent functions, :meth:`gaussian`, :meth:`pool` and
-    :meth:`concatenate` of other predictions, :meth:`transform` and :meth:`rescale` derive one.
+    It is made from q(f) (:meth:`from_functions`) or from a conditioned model (:meth:`from_posterior`), from the moments
+    that another model predicts (:meth:`gaussian`), or from other predictions: several models' of the same inputs
+    (:meth:`pool`), one model's of different inputs (:meth:`concatenate`), the same in other units (:meth:`rescale`) or
+    of other values (:meth:`transform`).
 
     :param decode: Maps latent function values (`... x N x K`), and the rows if there are any, to p(y | f), of batch
         shape `... x N x P`: a likelihood, for instance.
@@ -115,7 +117,7 @@ class Prediction:
     def from_posterior(
         cls,
         decode: Callable[..., Distribution],
-        posterior: FunctionPosterior,
+        posterior: _FunctionPosterior,
         x: Tensor,
         num_samples: int = 100,
         base_samples: Tensor | None = None,
@@ -356,16 +358,17 @@ class Prediction:
 
     def _drawn_rows(self, n: int) -> list[Tensor]:
         """The rows for n draws: where they differ between the components, each draw has those of a random one."""
-        if all(row.dim() == self.function_mean.dim() for row in self.rows):
+        differs = [row.dim() > self.function_mean.dim() for row in self.rows]
+        if not any(differs):
             return list(self.rows)
         chosen = torch.randint(self.num_samples, (n,), device=self.function_mean.device)
-        return [row if row.dim() == self.function_mean.dim() else row[chosen] for row in self.rows]
+        return [row[chosen] if differ else row for row, differ in zip(self.rows, differs, strict=True)]
 
     def _as_tensor(self, values: float | Sequence[float] | Tensor) -> Tensor:
         return torch.as_tensor(values, dtype=self.function_mean.dtype, device=self.function_mean.device)
 
 
-class FunctionPosterior(Protocol):
+class _FunctionPosterior(Protocol):
     """What a prediction needs of a :class:`~gpytorch_sgpvae.Posterior`."""
 
     def __call__(self, x: Tensor) -> MultivariateNormal: ...
