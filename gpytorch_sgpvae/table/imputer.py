@@ -158,7 +158,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             periodic = [column.period is not None for column in reader.inputs]
             model = make_model(reader.outputs, periodic, self.network, num_latents, centers)
             fit_units(model, reader.outputs, y_all)
-            logger.info("%s", reader.outputs.summary)
+            logger.info("%s", reader.outputs.description)
             tensors = [(self._as_tensor(x), self._as_tensor(y - effects.at(x)[0])) for x, y in tasks]
             masks = [torch.tensor(mask, device=tensors[0][0].device) for mask in held_out]
             history = train(model, tensors, masks, batch_size, self.max_epochs, self.seed, self.progress)
@@ -371,7 +371,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
     def __repr__(self, **kwargs: Any) -> str:
         text = super().__repr__(**kwargs)
-        return f"{text}\n{self.outputs_.summary}" if hasattr(self, "_table") else text
+        return f"{text}\n{self.outputs_.description}" if hasattr(self, "_table") else text
 
     @property
     def _fitted(self) -> FittedTable:

@@ -35,9 +35,9 @@ class Outputs:
         return [column.name for column in self.columns]
 
     @property
-    def summary(self) -> str:
+    def description(self) -> str:
         """The columns and their families in a line."""
-        return "Outputs: " + ", ".join(column.summary for column in self.columns)
+        return "Outputs: " + ", ".join(column.description for column in self.columns)
 
     def observation_model(self) -> ObservationModel:
         models = [group[0].observation_model(group) for group in self.groups]

@@ -61,7 +61,7 @@ class OutputColumn:
         return {"name": self.name, "family": self.family, **asdict(self)}
 
     @property
-    def summary(self) -> str:
+    def description(self) -> str:
         """The column and its family in a few words."""
         return f"{self.name} ({self.family})"
 

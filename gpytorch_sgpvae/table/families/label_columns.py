@@ -35,7 +35,7 @@ class LabelColumn(OutputColumn):
         raise NotImplementedError
 
     @property
-    def summary(self) -> str:
+    def description(self) -> str:
         return f"{self.name} ({self.family}: {listed(self.levels[:5])})"
 
     def encode(self, column: pd.Series) -> np.ndarray:
