@@ -15,7 +15,6 @@ from sklearn.preprocessing import StandardScaler
 from gpytorch_sgpvae import Prediction
 from gpytorch_sgpvae.table import SGPVAEImputer
 from gpytorch_sgpvae.table.baselines import fill_by_interpolation, fill_by_mean
-from gpytorch_sgpvae.table.predictive import predictive
 
 from .tables import Problem
 
@@ -36,7 +35,7 @@ def ours(problem: Problem, seed: int, quick: bool) -> Imputed:
         problem.inputs, problem.outputs, problem.task, max_epochs=1 if quick else None, seed=seed, progress=False
     )
     imputer.fit(problem.train)
-    return predictive(imputer, problem.test, context=problem.test)
+    return imputer.predictive(problem.test, context=problem.test)
 
 
 def column_means(problem: Problem, seed: int, quick: bool) -> Imputed:

@@ -54,7 +54,8 @@ nitpick_ignore_regex = [
     # that are not public, and stand in signatures
     ("py:class", "Encoding|AmortizedModel"),
     ("py:.*", r"gpytorch_sgpvae\..*\._.*"),
-    ("py:.*", r"gpytorch_sgpvae\.(datasets\.missingness|mlp|training\.seeds|training\.task_dataset)\..*"),
+    ("py:.*", r"gpytorch_sgpvae\.(datasets\.missingness|inference_networks\.stacked_mlp|mlp|models\.base)\..*"),
+    ("py:.*", r"gpytorch_sgpvae\.(table\.outputs|training\.task_dataset|utils\.seeds)\..*"),
     ("py:.*", r"gpytorch_sgpvae\.likelihoods\.observation_models\.distributions\..*"),
     # that a class describes in its :ivar lines
     ("py:attr", r"\w+"),

@@ -42,29 +42,15 @@ def score(
 
 
 def pool(predictions: Sequence[Prediction], log: bool = False) -> Prediction:
-    r"""
-    What several models say together, each as likely to be right as the others: the equal mixture of all their
-    components, to be scored.
-
-    .. math::
-
-        p(y_{np}) = \frac 1 R \sum_{r=1}^R p_r(y_{np})
+    """
+    The equal mixture of what several models predict (:meth:`~gpytorch_sgpvae.Prediction.pool`), to be scored.
 
     :param predictions: Of the same values, with as many Gaussian components each.
     :param log: Whether they are of the values' logarithms; the mixture is of the values themselves.
     """
-    components = [prediction.components for prediction in predictions]
-    parameters = torch.cat([torch.cat([part.mean, part.stddev], dim=-1) for part in components])  # (R S, *T, N, 2 P)
-    # the parameters themselves, as samples of functions
-    unit = torch.ones_like(parameters[0])
-    return Prediction(
-        _log_normal if log else _gaussian, torch.zeros_like(unit), unit, len(parameters), base_samples=parameters
-    )
+    pooled = Prediction.pool(predictions)
+    return pooled.transform(_log_normal) if log else pooled
 
 
-def _gaussian(parameters: Tensor) -> Normal:
-    return Normal(*parameters.chunk(2, dim=-1), validate_args=False)
-
-
-def _log_normal(parameters: Tensor) -> LogNormal:
-    return LogNormal(*parameters.chunk(2, dim=-1), validate_args=False)
+def _log_normal(logarithms: Normal) -> LogNormal:
+    return LogNormal(logarithms.loc, logarithms.scale, validate_args=False)

@@ -30,8 +30,9 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal, constraints
 
 from .likelihoods import Prediction
+from .likelihoods.mixture import cdf, draw
 from .likelihoods.observation_models.distributions import ColumnwiseDistribution
-from .likelihoods.prediction import BLOCK_SIZE, cdf, draw
+from .likelihoods.prediction import BLOCK_SIZE
 from .likelihoods.targets import as_rows, fill_missing
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .context import Context, as_context
 from .likelihoods import DecoderLikelihood
-from .likelihoods.decoder_likelihood import function_marginals
+from .likelihoods.prediction import function_marginals
 from .mlls import TaskELBO
 from .models.base import AmortizedModel, parts_of
 from .sites import GaussianSites

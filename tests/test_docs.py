@@ -66,7 +66,10 @@ def test_the_reference_has_every_public_name():
     assert "training" in packages
     public = set(gpytorch_sgpvae.__all__)
     for name in packages:
-        public.update(importlib.import_module(f"gpytorch_sgpvae.{name}").__all__)
+        room = importlib.import_module(f"gpytorch_sgpvae.{name}")
+        # rooms without public names have no list of them; a dictionary has no docstring of its own
+        names = getattr(room, "__all__", [])
+        public.update(each for each in names if not isinstance(getattr(room, each), dict))
     functions = inspect.getmembers(metrics, inspect.isfunction)
     public.update(name for name, function in functions if function.__module__ == metrics.__name__)
     missing = {name for name in public if not name.startswith("_")} - documented

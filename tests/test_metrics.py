@@ -177,7 +177,7 @@ class TestEveryMetric:
     def test_does_not_hide_a_prediction_that_is_nan(self, metric):
         prediction, y = make()
         prediction.function_mean[0, 0] = torch.nan
-        broken = Prediction(prediction.likelihood, prediction.function_mean, prediction.function_stddev, S)
+        broken = Prediction(prediction.decode, prediction.function_mean, prediction.function_stddev, S)
         y[0, 0, 0] = 1.0
         y[0, 0, 1] = torch.nan
         actual = metric(broken, y)
@@ -212,7 +212,7 @@ class TestCRPS:
     @pytest.mark.parametrize("num_draws", [4, 4000])
     def test_of_other_families_is_estimated_without_bias(self, num_draws, monkeypatch):
         """Many points average the noise out: what remains would be bias, and large with two draws a component."""
-        monkeypatch.setattr("gpytorch_sgpvae.likelihoods.prediction.NUM_DRAWS", num_draws)
+        monkeypatch.setattr("gpytorch_sgpvae.likelihoods.mixture.NUM_DRAWS", num_draws)
         num_points, rates = 16_000 if num_draws == 4 else 300, torch.tensor([0.5, 8.0]).double()
         base_samples = rates.log().view(-1, 1, 1).expand(2, num_points, 1)
         zero, one = torch.zeros(num_points, 1).double(), torch.ones(num_points, 1).double()

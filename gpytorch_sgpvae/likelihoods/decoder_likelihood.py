@@ -10,7 +10,7 @@ from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .prediction import Prediction
+from .prediction import Prediction, function_marginals
 from .targets import as_rows, check_support, fill_missing
 
 
@@ -108,8 +108,7 @@ class DecoderLikelihood(Likelihood):
         :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
         :param chunk_size: Decode so many inputs at a time: the same answer in less memory.
         """
-        mean, stddev = function_marginals(function_dist)
-        return Prediction(self, mean, stddev, num_samples, base_samples, chunk_size, function_dist)
+        return Prediction.from_functions(self, function_dist, num_samples, base_samples, chunk_size)
 
     def row_log_probs(self, observations: Tensor, distribution: Distribution) -> Tensor:
         r"""
@@ -138,20 +137,10 @@ class DecoderLikelihood(Likelihood):
             sample_shape = torch.Size([settings.num_likelihood_samples.value()])
         if joint:
             samples = function_dist.rsample(sample_shape)
-            samples = samples if _is_multitask(function_dist) else samples.unsqueeze(-1)
+            samples = samples if isinstance(function_dist, MultitaskMultivariateNormal) else samples.unsqueeze(-1)
         else:
             mean, stddev = function_marginals(function_dist)  # (*T, N, K)
             if base_samples is None:
                 base_samples = torch.randn(*sample_shape, *mean.shape, dtype=mean.dtype, device=mean.device)
             samples = mean + stddev * base_samples
         return self(samples, *args, **kwargs)
-
-
-def function_marginals(function_dist: MultivariateNormal) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of q(f) at each input (`*T x N x K`); an event of N counts as K = 1."""
-    mean, stddev = function_dist.mean, function_dist.stddev
-    return (mean, stddev) if _is_multitask(function_dist) else (mean.unsqueeze(-1), stddev.unsqueeze(-1))
-
-
-def _is_multitask(function_dist: MultivariateNormal) -> bool:
-    return isinstance(function_dist, MultitaskMultivariateNormal)

@@ -1,23 +1,22 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
-from gpytorch.distributions import MultivariateNormal
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from torch import Tensor
-from torch.distributions import AffineTransform, Distribution, Normal, TransformedDistribution, constraints
+from torch.distributions import AffineTransform, Distribution, Normal, TransformedDistribution
 
 from ..utils.shapes import check_chunk_size
-from .observation_models.distributions import ColumnwiseDistribution, bisect
-from .targets import as_rows, check_support, fill_missing
+from . import mixture
+from .targets import as_rows, fill_missing
 
 # Random numbers are drawn for so many inputs at a time, whatever the chunk size, so that it does not change them.
 BLOCK_SIZE = 32
-# Draws for each value where a family of distributions knows no distribution function.
-NUM_DRAWS = 4000
 
 
 class Prediction:
@@ -30,19 +29,27 @@ class Prediction:
         \mathbf f_n^{(s)} \sim q(\mathbf f_n)
 
     With a chunk size, and without gradients, the components never exist all at once, and a million inputs fit in
-    memory: each quantity samples and decodes so many inputs at a time, with the likelihood's parameters as they are
-    then. The samples depend on torch's seed alone, so that the chunk size changes no result.
+    memory: each quantity samples and decodes so many inputs at a time, with the decoder's parameters as they are then.
+    The samples depend on torch's seed alone, so that the chunk size changes no result.
 
-    :param likelihood: Maps latent function values (`... x N x K`) to p(y | f), of batch shape `... x N x P`.
+    It is made from q(f) (:meth:`from_functions`) or from a conditioned model (:meth:`from_posterior`), from the moments
+    that another model predicts (:meth:`gaussian`), or from other predictions: several models' of the same inputs
+    (:meth:`pool`), one model's of different inputs (:meth:`concatenate`), the same in other units (:meth:`rescale`) or
+    of other values (:meth:`transform`).
+
+    :param decode: Maps latent function values (`... x N x K`), and the rows if there are any, to p(y | f), of batch
+        shape `... x N x P`: a likelihood, for instance.
     :param function_mean: Mean of q(f) (`*T x N x K`).
     :param function_stddev: Standard deviation of q(f) (`*T x N x K`).
     :param num_samples: Number of samples S.
     :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
     :param chunk_size: Decode so many inputs at a time; by default all at once.
     :param function_dist: q(f) over all inputs together, or a function that returns it: for joint samples only.
+    :param rows: What else `decode` is told about each input, with certainty (`*T x N x C` each, or `S x *T x N x C`
+        where it differs between the components).
 
     :ivar type family: Class of the components.
-    :ivar torch.Tensor shift, scale: The units: values are shift + scale times the likelihood's.
+    :ivar torch.Tensor shift, scale: The units: values are shift + scale times what `decode` is about.
 
     Example:
         >>> import torch
@@ -55,13 +62,14 @@ class Prediction:
 
     def __init__(
         self,
-        likelihood: Callable[[Tensor], Distribution],
+        decode: Callable[..., Distribution],
         function_mean: Tensor,
         function_stddev: Tensor,
-        num_samples: int,
+        num_samples: int = 100,
         base_samples: Tensor | None = None,
         chunk_size: int | None = None,
         function_dist: MultivariateNormal | Callable[[], MultivariateNormal] | None = None,
+        rows: Sequence[Tensor] = (),
     ):
         if base_samples is None and num_samples < 1:
             raise ValueError(f"num_samples must be at least 1, got {num_samples}.")
@@ -69,22 +77,66 @@ class Prediction:
             shape = ("S", *function_mean.shape)
             raise ValueError(f"Expected base_samples of shape {shape}, got {tuple(base_samples.shape)}.")
         check_chunk_size(chunk_size)
-        self.likelihood = likelihood
+        self.decode = decode
         self.function_mean = function_mean
         self.function_stddev = function_stddev
         self.num_samples = num_samples if base_samples is None else base_samples.shape[0]
         self.chunk_size = chunk_size
         self.function_dist = function_dist
+        self.rows = _checked_rows(rows, function_mean)
         self.shift, self.scale = function_mean.new_zeros(()), function_mean.new_ones(())
         self._base_samples = None if base_samples is None else base_samples.expand(-1, *function_mean.shape)
         self._seed = int(torch.randint(2**62, (), device="cpu")) if base_samples is None else 0
         # A prediction made without gradients has none, also where it is decoded later.
         self._grad_enabled = torch.is_grad_enabled()
         # Without chunks it is decoded here, once; with them one input is, for P and so that errors come early.
-        first = self._decode(slice(None) if chunk_size is None else slice(1))
-        self._decoded = first if chunk_size is None else None
-        self.family = type(first)
-        self._shape = torch.Size([self.num_samples, *function_mean.shape[:-1], first.batch_shape[-1]])
+        self._keep(self._decode(slice(None) if chunk_size is None else slice(1)))
+
+    @classmethod
+    def from_functions(
+        cls,
+        decode: Callable[..., Distribution],
+        function_dist: MultivariateNormal,
+        num_samples: int = 100,
+        base_samples: Tensor | None = None,
+        chunk_size: int | None = None,
+    ) -> Prediction:
+        """
+        Decode latent functions with a given distribution.
+
+        :param decode: See :class:`Prediction`.
+        :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
+        :param num_samples: Number of samples S of the latent functions.
+        :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
+        :param chunk_size: Decode so many inputs at a time: the same answer in less memory.
+        """
+        mean, stddev = function_marginals(function_dist)
+        return cls(decode, mean, stddev, num_samples, base_samples, chunk_size, function_dist)
+
+    @classmethod
+    def from_posterior(
+        cls,
+        decode: Callable[..., Distribution],
+        posterior: _FunctionPosterior,
+        x: Tensor,
+        num_samples: int = 100,
+        base_samples: Tensor | None = None,
+        chunk_size: int | None = None,
+    ) -> Prediction:
+        """
+        Decode the latent functions of a conditioned model at some inputs.
+
+        :param decode: See :class:`Prediction`.
+        :param posterior: A :class:`~gpytorch_sgpvae.Posterior`.
+        :param x: Where to predict (`*T x N x D`).
+        :param num_samples: Number of samples S of the latent functions.
+        :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
+        :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
+        """
+        mean, variance = posterior.marginals(x, chunk_size)  # (*T, N, K), or (*T, N) without a latent dimension
+        if base_samples is not None and mean.dim() < base_samples.dim() - 1:
+            mean, variance = mean.unsqueeze(-1), variance.unsqueeze(-1)
+        return cls(decode, mean, variance.sqrt(), num_samples, base_samples, chunk_size, partial(posterior, x))
 
     @classmethod
     def gaussian(cls, mean: Tensor, stddev: Tensor) -> Prediction:
@@ -94,19 +146,58 @@ class Prediction:
         :param mean: (`*T x N x P`).
         :param stddev: (`*T x N x P`).
         """
-        parameters = torch.cat([mean, stddev], dim=-1)  # (*T, N, 2 P), as if they were functions without uncertainty
-        return cls(_gaussian, parameters, torch.zeros_like(parameters), num_samples=1)
+        nothing = mean.new_empty(*mean.shape[:-1], 0)  # K = 0: there are no latent functions
+        return cls(_gaussian, nothing, nothing, num_samples=1, rows=(mean, stddev))
+
+    @classmethod
+    def pool(cls, predictions: Sequence[Prediction]) -> Prediction:
+        r"""
+        What several models say together, each as likely to be right as the others: the equal mixture of all their
+        components,
+
+        .. math::
+
+            p(y_{np}) = \frac 1 R \sum_{r=1}^R p_r(y_{np})
+
+        :param predictions: Of the same values, with as many Gaussian components each.
+        """
+        parts = [prediction.components for prediction in predictions]
+        if not all(isinstance(part, Normal) for part in parts):
+            families = ", ".join(sorted({type(part).__name__ for part in parts}))
+            raise TypeError(f"Only predictions with Gaussian components can be pooled, got {families}.")
+        means, stddevs = torch.cat([part.mean for part in parts]), torch.cat([part.stddev for part in parts])
+        nothing = means.new_empty(*means.shape[:-1], 0)  # (R S, *T, N, 0)
+        return cls(_gaussian, nothing[0], nothing[0], base_samples=nothing, rows=(means, stddevs))
+
+    @classmethod
+    def concatenate(cls, predictions: Sequence[Prediction], order: Tensor) -> Prediction:
+        """
+        Predictions of different inputs by one decoder as a single one, with new samples of the latent functions.
+
+        :param predictions: Of `*T x N_i x P` values each, without any change of units (:meth:`rescale`).
+        :param order: Which of all these inputs comes first, which second, and so on (`N`).
+        """
+        first = predictions[0]
+        if any(other.decode != first.decode or other.shift.dim() for other in predictions):
+            raise ValueError("Only predictions that share a decoder, in its units, can be concatenated.")
+
+        def joined(tensors: Sequence[Tensor]) -> Tensor:
+            return torch.cat(list(tensors), dim=-2)[..., order.to(tensors[0].device), :]
+
+        return cls(
+            first.decode,
+            joined([prediction.function_mean for prediction in predictions]),
+            joined([prediction.function_stddev for prediction in predictions]),
+            first.num_samples,
+            chunk_size=first.chunk_size,
+            rows=[joined(rows) for rows in zip(*(prediction.rows for prediction in predictions), strict=True)],
+        )
 
     @property
     def components(self) -> Distribution:
         """The mixture's components, all at once, of batch shape `S x *T x N x P`."""
         components = self._decode(slice(None)) if self._decoded is None else self._decoded
-        if not self.shift.dim():  # never rescaled
-            return components
-        if isinstance(components, Normal):
-            mean, stddev = self.shift + self.scale * components.mean, self.scale * components.stddev
-            return Normal(mean, stddev, validate_args=False)
-        return TransformedDistribution(components, AffineTransform(self.shift, self.scale))
+        return _in_units(components, self.shift, self.scale)
 
     @property
     def mean(self) -> Tensor:
@@ -116,7 +207,7 @@ class Prediction:
     @property
     def variance(self) -> Tensor:
         """The components' mean variance plus the variance of their means (`*T x N x P`)."""
-        return self.scale.square() * self._reduce(lambda components: _moments(components)[1])
+        return self.scale.square() * self._reduce(lambda components: mixture.moments(components)[1])
 
     @property
     def stddev(self) -> Tensor:
@@ -143,6 +234,24 @@ class Prediction:
         rescaled.scale = (scale * self.scale).expand(num_outputs)
         return rescaled
 
+    def transform(self, function: Callable[..., Distribution], *rows: Tensor) -> Prediction:
+        """
+        Derive a prediction of something else from this one, component by component and with the same samples.
+
+        :param function: Maps distributions of this prediction's values, of batch shape `... x n x P`, and the rows if
+            there are any, to those of the new values.
+        :param rows: What else it is told about each input, with certainty (`*T x N x C` each).
+        """
+        derived, own = copy.copy(self), len(self.rows)
+        derived.decode = _Derived(self.decode, own, function)
+        if self.shift.dim():  # rescaled: the function is given these units, and the new values have units of their own
+            in_units = _Derived(self.decode, own, partial(_in_units, shift=self.shift, scale=self.scale))
+            derived.decode = _Derived(in_units, own, function)
+            derived.shift, derived.scale = self._as_tensor(0.0), self._as_tensor(1.0)
+        derived.rows = (*self.rows, *_checked_rows(rows, self.function_mean))
+        derived._keep(derived._decode(slice(1)) if self._decoded is None else function(self.components, *rows))
+        return derived
+
     @torch.no_grad()
     def quantile(self, p: float | Sequence[float] | Tensor) -> Tensor:
         r"""
@@ -157,9 +266,9 @@ class Prediction:
         if p.dim() > 1 or not bool(((p > 0) & (p < 1)).all()):
             raise ValueError(f"Expected a probability, or a vector of them, strictly between 0 and 1, got {p}.")
         try:
-            quantiles = self._reduce(lambda parts: torch.stack([_quantile(parts, level) for level in p.reshape(-1)]))
+            quantiles = self._reduce(lambda components: mixture.quantiles(components, p.reshape(-1)))
         except NotImplementedError:
-            quantiles = self._reduce(lambda parts: _drawn_quantiles(parts, p.reshape(-1)), chunk_size=BLOCK_SIZE)
+            quantiles = self._reduce(lambda components: mixture.draw_quantiles(components, p.reshape(-1)), BLOCK_SIZE)
         return self.shift + self.scale * quantiles.reshape(*p.shape, *self._shape[1:])
 
     @torch.no_grad()
@@ -177,39 +286,42 @@ class Prediction:
             q_f = self.function_dist if isinstance(self.function_dist, MultivariateNormal) else self.function_dist()
             # one latent function may come as an event of N
             functions = q_f.sample(torch.Size([n])).reshape(n, *self.function_mean.shape)
-        draws = []
+        rows, draws = self._drawn_rows(n), []
         for part in self._parts(BLOCK_SIZE):
-            mean, stddev = self.function_mean[..., part, :], self.function_stddev[..., part, :]
-            values = functions[..., part, :] if joint else mean + stddev * mean.new_empty((n, *mean.shape)).normal_()
-            draws.append(self.likelihood(values).sample())
+            if joint:
+                values = functions[..., part, :]
+            else:
+                mean = self.function_mean[..., part, :]
+                values = self._functions(part, mean.new_empty((n, *mean.shape)).normal_())
+            draws.append(self.decode(values, *(row[..., part, :] for row in rows)).sample())
         return self.shift + self.scale * torch.cat(draws, dim=-2)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log density of the mixture, for each output on its own (`*T x N x P`); NaN where y is NaN."""
-        return self.score(_log_prob, y) - self.scale.log()
+        return self.score(mixture.log_prob, y) - self.scale.log()
 
     def gaussian_log_prob(self, y: Tensor) -> Tensor:
         """Log density of the Gaussian with the mixture's mean and variance (`*T x N x P`); NaN where y is NaN."""
-        return self.score(_gaussian_log_prob, y) - self.scale.log()
+        return self.score(mixture.gaussian_log_prob, y) - self.scale.log()
 
     def score(self, function: Callable[..., Tensor], y: Tensor, chunk_size: int | None = None) -> Tensor:
         r"""
         Any function of the mixture and a value, chunk by chunk (`*T x N x P`); NaN where y is NaN.
 
         :param function: Maps components (`S x *T x n x P`) and values (`*T x n x P`), both in the units of the
-            likelihood (see :meth:`rescale`), to scores (`*T x n x P`).
+            decoder (see :meth:`rescale`), to scores (`*T x n x P`).
         :param y: The values (`*T x N x P`, or `*T x N` for one output).
         :param chunk_size: Inputs at a time, if not the prediction's own number.
         """
         filled, observed = fill_missing((as_rows(y, self._shape) - self.shift) / self.scale)
-        return torch.where(observed, self._reduce(function, filled, chunk_size=chunk_size), torch.nan)
+        return torch.where(observed, self._reduce(function, chunk_size, filled), torch.nan)
 
-    def _reduce(self, function: Callable[..., Tensor], *rows: Tensor, chunk_size: int | None = None) -> Tensor:
-        """Apply a function of the components (and of rows, `*T x N x P`) chunk by chunk, and join the results."""
+    def _reduce(self, function: Callable[..., Tensor], chunk_size: int | None = None, *values: Tensor) -> Tensor:
+        """Apply a function of the components (and of values, `*T x N x P`) chunk by chunk, and join the results."""
         if chunk_size is None and self._decoded is not None:
-            return function(self._decoded, *rows)
+            return function(self._decoded, *values)
         parts = self._parts(chunk_size or self.chunk_size)
-        return torch.cat([function(self._decode(part), *(row[..., part, :] for row in rows)) for part in parts], dim=-2)
+        return torch.cat([function(self._decode(part), *(y[..., part, :] for y in values)) for part in parts], dim=-2)
 
     def _parts(self, size: int | None) -> list[slice]:
         num_points = max(self.function_mean.shape[-2], 1)  # no inputs at all are one empty part
@@ -217,10 +329,20 @@ class Prediction:
         return [slice(start, start + size) for start in range(0, num_points, size)]
 
     def _decode(self, part: slice) -> Distribution:
-        """The components at some of the inputs, in the units of the likelihood."""
+        """The components at some of the inputs, in the units of the decoder."""
         with torch.set_grad_enabled(self._grad_enabled and torch.is_grad_enabled()):
-            mean, stddev = self.function_mean[..., part, :], self.function_stddev[..., part, :]
-            return self.likelihood(mean + stddev * self._noise(part))
+            functions = self._functions(part, self._noise(part))
+            return self.decode(functions, *(row[..., part, :] for row in self.rows))
+
+    def _keep(self, decoded: Distribution) -> None:
+        """Take over P and the family from what was decoded, and all of it unless there are chunks."""
+        self._decoded = decoded if self.chunk_size is None else None
+        self.family = type(decoded)
+        self._shape = torch.Size([self.num_samples, *self.function_mean.shape[:-1], decoded.batch_shape[-1]])
+
+    def _functions(self, part: slice, noise: Tensor) -> Tensor:
+        """The latent functions at some of the inputs, from standard normal noise (`S x *T x n x K`)."""
+        return self.function_mean[..., part, :] + self.function_stddev[..., part, :] * noise
 
     def _noise(self, part: slice) -> Tensor:
         """Standard normal samples for some of the inputs (`S x *T x n x K`)."""
@@ -234,83 +356,62 @@ class Prediction:
             blocks.append(block.new_empty((self.num_samples, *block.shape)).normal_(generator=generator))
         return torch.cat(blocks, dim=-2)[..., start - first : stop - first, :]
 
+    def _drawn_rows(self, n: int) -> list[Tensor]:
+        """The rows for n draws: where they differ between the components, each draw has those of a random one."""
+        differs = [row.dim() > self.function_mean.dim() for row in self.rows]
+        if not any(differs):
+            return list(self.rows)
+        chosen = torch.randint(self.num_samples, (n,), device=self.function_mean.device)
+        return [row[chosen] if differ else row for row, differ in zip(self.rows, differs, strict=True)]
+
     def _as_tensor(self, values: float | Sequence[float] | Tensor) -> Tensor:
         return torch.as_tensor(values, dtype=self.function_mean.dtype, device=self.function_mean.device)
 
 
-def _gaussian(parameters: Tensor) -> Normal:
-    mean, stddev = parameters.chunk(2, dim=-1)
-    return Normal(mean, stddev, validate_args=False)
+class _FunctionPosterior(Protocol):
+    """What a prediction needs of a :class:`~gpytorch_sgpvae.Posterior`."""
+
+    def __call__(self, x: Tensor) -> MultivariateNormal: ...
+
+    def marginals(self, x: Tensor, chunk_size: int | None = None) -> tuple[Tensor, Tensor]: ...
 
 
-# Of components of batch shape S x *T x N x P; values, and what they return, are *T x N x P.
+def function_marginals(function_dist: MultivariateNormal) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of q(f) at each input (`*T x N x K`); an event of N counts as K = 1."""
+    mean, stddev = function_dist.mean, function_dist.stddev
+    if isinstance(function_dist, MultitaskMultivariateNormal):
+        return mean, stddev
+    return mean.unsqueeze(-1), stddev.unsqueeze(-1)
 
 
-def _moments(components: Distribution) -> tuple[Tensor, Tensor]:
-    means = components.mean
-    return means.mean(0), components.variance.mean(0) + means.var(0, correction=0)
+@dataclass(frozen=True)
+class _Derived:
+    """A decoder followed by a function of its distributions. The decoder takes the first so many of the rows."""
+
+    decode: Callable[..., Distribution]
+    num_rows: int
+    function: Callable[..., Distribution]
+
+    def __call__(self, functions: Tensor, *rows: Tensor) -> Distribution:
+        return self.function(self.decode(functions, *rows[: self.num_rows]), *rows[self.num_rows :])
 
 
-def _log_prob(components: Distribution, y: Tensor) -> Tensor:
-    # what was missing is filled with a value of the support
-    check_support(components, y, torch.ones_like(y, dtype=torch.bool))
-    log_probs = components.log_prob(y)  # (S, *T, N, P)
-    return log_probs.logsumexp(0) - math.log(log_probs.shape[0])
+def _gaussian(functions: Tensor, mean: Tensor, stddev: Tensor) -> Normal:
+    shape = torch.Size([*functions.shape[:-1], mean.shape[-1]])
+    return Normal(mean.expand(shape), stddev.expand(shape), validate_args=False)
 
 
-def _gaussian_log_prob(components: Distribution, y: Tensor) -> Tensor:
-    mean, variance = _moments(components)
-    return Normal(mean, variance.sqrt(), validate_args=False).log_prob(y)
+def _in_units(components: Distribution, shift: Tensor, scale: Tensor) -> Distribution:
+    if not shift.dim():  # never rescaled
+        return components
+    if isinstance(components, Normal):
+        return Normal(shift + scale * components.mean, scale * components.stddev, validate_args=False)
+    return TransformedDistribution(components, AffineTransform(shift, scale))
 
 
-def cdf(components: Distribution, y: Tensor) -> Tensor:
-    """The mixture's distribution function."""
-    support = components.support
-    if support is None or support is constraints.real:
-        return components.cdf(y).mean(0)
-    # A family is asked about its support only: below it the answer is 0, above it 1.
-    center = components.mean.nan_to_num(0.0)  # (S, *T, N, P); torch's classes have no mean
-    if support.is_discrete:
-        center, y = center.floor(), y.floor()
-    inside = support.check(y)
-    return torch.where(inside, components.cdf(torch.where(inside, y, center)), (y > center).to(y.dtype)).mean(0)
-
-
-def _quantile(components: Distribution, p: Tensor) -> Tensor:
-    if isinstance(components, ColumnwiseDistribution):
-        return torch.cat([_quantile(part, p) for part in components.parts], dim=-1)
-    try:
-        # The mixture's quantile lies between those of its components.
-        bounds = components.icdf(p)  # (S, *T, N, P)
-        lower, upper = bounds.amin(0), bounds.amax(0)
-    except NotImplementedError:
-        lower, upper = _bracket(components, p)
-    whole = components.support is not None and components.support.is_discrete
-    lower, upper = bisect(partial(cdf, components), p, lower, upper, whole)
-    # A whole number between the two is the quantile of counts, exactly; to a real quantile it is as close as the rest.
-    return torch.where(upper.floor() >= lower, upper.floor(), 0.5 * (lower + upper))
-
-
-def _bracket(components: Distribution, p: Tensor) -> tuple[Tensor, Tensor]:
-    """Values with F(lower) < p <= F(upper), by expansion around the mean."""
-    mean, variance = _moments(components)
-    # heavy tails have no moments: then it starts from 0 ± 1
-    center = torch.where(mean.isfinite(), mean, 0.0)
-    width = torch.where(variance.isfinite() & (variance > 0), variance.sqrt(), 1.0)
-    for _ in range(1024):  # float64's largest number is 2^1024
-        lower, upper = center - width, center + width
-        outside = (cdf(components, lower) >= p) | (cdf(components, upper) < p)
-        if not bool(outside.any()):
-            break
-        width = torch.where(outside, 2 * width, width)
-    return lower, upper
-
-
-def draw(components: Distribution) -> Tensor:
-    """R > 1 draws from each of the S components, together at least NUM_DRAWS (`R x S x *T x N x P`)."""
-    return components.sample(torch.Size([max(2, math.ceil(NUM_DRAWS / components.batch_shape[0]))]))
-
-
-def _drawn_quantiles(components: Distribution, p: Tensor) -> Tensor:
-    ordered = draw(components).flatten(0, 1).sort(dim=0).values  # (R S, *T, N, P)
-    return ordered[(p * ordered.shape[0]).ceil().long() - 1]  # (Q, *T, N, P)
+def _checked_rows(rows: Sequence[Tensor], function_mean: Tensor) -> tuple[Tensor, ...]:
+    num_points = function_mean.shape[-2]
+    for row in rows:
+        if row.dim() < 2 or row.shape[-2] != num_points:
+            raise ValueError(f"Expected rows of shape (..., {num_points}, C), got {tuple(row.shape)}.")
+    return tuple(rows)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import gpytorch
@@ -113,15 +112,7 @@ class AmortizedModel(gpytorch.Module):
         :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
         """
         posterior = condition(self.model, context, chunk_size, strict=False)
-        mean, variance = posterior.marginals(x, chunk_size)  # (*T, N, K)
-        return Prediction(
-            self.likelihood,
-            mean,
-            variance.sqrt(),
-            num_samples,
-            chunk_size=chunk_size,
-            function_dist=partial(posterior, x),
-        )
+        return Prediction.from_posterior(self.likelihood, posterior, x, num_samples, chunk_size=chunk_size)
 
 
 def parts_of(

@@ -10,14 +10,11 @@ import pandas as pd
 import torch
 from matplotlib.dates import date2num
 from torch import Tensor
-from torch.distributions import Distribution
 
 from ..likelihoods import Prediction
-from ..likelihoods.observation_models.distributions import Categorical, ColumnwiseDistribution
 from .baselines import groups_of_rows, series_columns, time_column
 from .imputer import SGPVAEImputer
 from .numbers import is_date, read_numbers
-from .predictive import predictive
 
 # What is hidden of a table to be asked for, and the seed of its choice: those of `score`.
 FRACTION, SEED = 0.1, 0
@@ -39,6 +36,7 @@ class Case:
     A table, with some of it hidden, and the model's answers.
 
     :ivar seen: The table with more holes.
+    :ivar columns: The output columns, which know their family.
     :ivar values: All that is known of the outputs, as numbers (`N x P`); labels are counted.
     :ivar measured: The outputs but for categories, whose labels are no numbers to draw or to average.
     :ivar hidden: Which entries of these are hidden (`N x Q`).
@@ -50,13 +48,12 @@ class Case:
         self.imputer = imputer
         self.frame = frame.reset_index(drop=True)
         self.inputs, self.outputs, self.task = list(imputer.inputs), list(imputer.outputs), imputer.task
-        self.families = imputer.families_
-        reader = imputer._fitted_reader
-        self.values = reader.outputs.values_of(torch.tensor(reader.read(self.frame).y))
+        self.columns = imputer.outputs_.columns
+        self.values = imputer.read_outputs(self.frame)
         self.num_holes = int(self.frame[self.outputs].isna().to_numpy().sum())
         self.seen, mask = imputer.hide(self.frame, FRACTION, SEED)
         self.num_hidden = int(mask.to_numpy().sum())
-        self.measured = [name for name in self.outputs if self.families[name] != "category"]
+        self.measured = [column.name for column in self.columns if column.is_number]
         values = self.values[:, [self.outputs.index(name) for name in self.measured]]
         self.hidden = torch.tensor(mask[self.measured].to_numpy(bool))
         self.known = values.masked_fill(self.hidden, torch.nan)
@@ -64,12 +61,8 @@ class Case:
         self.drawn = list(range(min(len(self.measured), MOST_OUTPUTS)))
 
     def predict(self, frame: pd.DataFrame) -> Prediction:
-        """Of what was measured, at other inputs (`N x Q`)."""
-        prediction = predictive(self.imputer, frame, context=self.seen)
-        everything = prediction.likelihood
-        mean, stddev = prediction.function_mean, prediction.function_stddev
-        with torch.no_grad():
-            return Prediction(lambda f: _without_categories(everything(f)), mean, stddev, prediction.num_samples)
+        """The distributions of what was measured, at other inputs (`N x Q`)."""
+        return self.imputer.predictive(frame, context=self.seen).transform(self.imputer.outputs_.numbers_of)
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
@@ -114,9 +107,3 @@ class Case:
         if is_date(self.frame[self.time]):
             return torch.tensor(date2num(pd.to_datetime(column)))
         return torch.tensor(read_numbers(column))
-
-
-def _without_categories(outputs: Distribution) -> Distribution:
-    parts = outputs.parts if isinstance(outputs, ColumnwiseDistribution) else [outputs]
-    measured = [part for part in parts if not isinstance(part, Categorical)]
-    return measured[0] if len(measured) == 1 else ColumnwiseDistribution(measured)

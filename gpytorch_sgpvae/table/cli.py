@@ -272,10 +272,9 @@ def _write(frame: pd.DataFrame, target: str) -> None:
 
 def _with_whole_numbers(frame: pd.DataFrame, imputer: SGPVAEImputer) -> pd.DataFrame:
     """Counts, and labels that are numbers, as whole ones: a hole has made them floating-point numbers on reading."""
-    columns = [name for name, family in imputer.families_.items() if family in ("count", "flag", "category")]
     whole = [
         name
-        for name in columns
+        for name in (column.name for column in imputer.outputs_.columns if not column.is_continuous)
         if pd.api.types.is_float_dtype(frame[name].dtype) and (frame[name].dropna() % 1 == 0).all()
     ]
     return frame.astype(dict.fromkeys(whole, "Int64"))

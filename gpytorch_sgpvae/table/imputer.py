@@ -3,7 +3,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,22 @@ from linear_operator.utils.warnings import NumericalWarning
 from sklearn.base import BaseEstimator, TransformerMixin
 from torch import Tensor
 
-from .. import metrics
-from ..context import Context
 from ..likelihoods import Prediction
 from ..utils.seeds import derive_seed, seeded
 from .errors import TableError, TableWarning, listed
-from .families import OutputColumn
+from .fitted import FittedTable
 from .learning import hold_out, train, training_tasks
-from .model import check_device, find_centers, fit_units, make_model
+from .model import as_dtype, check_device, find_centers, fit_units, make_model
+from .outputs import Outputs
 from .places import PlaceEffects
 from .reading import TableReader, TaskTable, check_columns
-from .summaries import JointFunctions, label_probabilities, most_probable, put
+from .storage import load_table, save_table
+from .summaries import put, score, summarize
 
 logger = logging.getLogger(__name__)
 
-# Samples of the latent functions in a prediction, and rows that are predicted at a time.
-NUM_SAMPLES = 100
-ROWS_AT_A_TIME = 2000
 # Joint draws take a Cholesky factor of as many rows as have holes.
 MOST_ROWS_JOINTLY = 3000
-LEVEL = 0.95
 
 
 class SGPVAEImputer(TransformerMixin, BaseEstimator):
@@ -60,8 +55,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     each task where no two tasks overlap in time (so that the weeks of a year share what is learnt about a week),
     otherwise from a fixed day.
 
-    The family of each output is guessed, and told in the log and by `families_`: `"real"`, `"positive"` (log-normal),
-    `"amount"` (often exactly zero, as rain is), `"count"`, `"flag"` (two values), `"category"` (labels).
+    The family of each output is guessed, and told in the log and by `families_`: real, positive (log-normal), amount
+    (often exactly zero, as rain is), count, flag (two values), category (labels).
 
     :param inputs: Columns that say where a row is: numbers or dates, without holes.
     :param outputs: Columns with holes.
@@ -79,7 +74,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     :param dtype: Of the computations, `torch.float64` or `torch.float32`.
     :param progress: Whether `fit` shows a progress bar.
 
-    :ivar families\_: The family of each output.
+    :ivar families\_: The family of each output, by its name.
+    :ivar outputs\_: The fitted output columns, `outputs_.columns`, each of the class of its family.
     :ivar history\_: The scores of held-out entries in the course of training, a DataFrame.
     :ivar model\_: The :class:`~gpytorch_sgpvae.SGPVAE`.
 
@@ -150,7 +146,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         x, y_all = (np.concatenate(parts) for parts in zip(*tasks, strict=True))
         numbers = np.repeat(np.arange(len(tasks)), [len(rows) for rows, _ in tasks])
         shown = np.where(np.concatenate(held_out), np.nan, y_all)
-        places = PlaceEffects.fit(x, shown, numbers, reader.outputs.has_units, self.seed)
+        additive = [column.is_additive for column in reader.outputs.columns]
+        effects = PlaceEffects.fit(x, shown, numbers, additive, self.seed)
         num_different = len(np.unique(x.round(9), axis=0))  # a period's remainders differ in the last digits
         longest = max(len(rows) for rows, _ in tasks)
         num_inducing = min(self.num_inducing or (100 if longest <= 2000 else 200), num_different)
@@ -161,18 +158,19 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             periodic = [column.period is not None for column in reader.inputs]
             model = make_model(reader.outputs, periodic, self.network, num_latents, centers)
             fit_units(model, reader.outputs, y_all)
-            logger.info("%s", _describe(reader.outputs.columns))
-            tensors = [(self._as_tensor(x), self._as_tensor(y - places.at(x)[0])) for x, y in tasks]
+            logger.info("%s", reader.outputs.description)
+            tensors = [(self._as_tensor(x), self._as_tensor(y - effects.at(x)[0])) for x, y in tasks]
             masks = [torch.tensor(mask, device=tensors[0][0].device) for mask in held_out]
             history = train(model, tensors, masks, batch_size, self.max_epochs, self.seed, self.progress)
-        self._reader, self._places = reader, places
-        self.model_ = model.eval()
-        self.history_ = pd.DataFrame(history)
-        return self
+        return self._take(FittedTable(reader, effects, model.eval(), pd.DataFrame(history)))
 
     @property
     def families_(self) -> dict[str, str]:
-        return {column.name: column.family for column in self._fitted_reader.outputs.columns}
+        return {column.name: column.family for column in self.outputs_.columns}
+
+    @property
+    def outputs_(self) -> Outputs:
+        return self._fitted.reader.outputs
 
     def transform(self, df: pd.DataFrame, intervals: bool = False) -> pd.DataFrame:
         """
@@ -183,19 +181,18 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param intervals: Whether to add, for each output NAME, `NAME_std`, `NAME_lower` and `NAME_upper` (a 95 %
             interval), empty where a value was known, and `NAME_filled`, whether it was not.
         """
-        reader = self._fitted_reader
-        table = reader.read(df)
+        table = self._fitted.reader.read(df)
         holes = np.isnan(table.y)
         if not holes.any():
             warnings.warn("The outputs have no holes: the table is returned as it came.", TableWarning, stacklevel=2)
-        added = _added_names(reader.output_names) if intervals else []
-        taken = [name for name in added if name in df.columns]
+        added = (f"{name}_{suffix}" for name in self.outputs_.names for suffix in ("std", "lower", "upper", "filled"))
+        taken = [name for name in added if intervals and name in df.columns]
         if taken:
             raise TableError(f"The table already has columns {listed(taken)}, which are to be added: rename them.")
         rows = np.flatnonzero(holes.any(1))
-        summary = self._summarize(table, table, rows, intervals)
+        summary = summarize(self.outputs_, self._predictions(table, table, rows), rows, intervals)
         result = df.copy()
-        for j, name in enumerate(reader.output_names):
+        for j, name in enumerate(self.outputs_.names):
             where = np.flatnonzero(holes[:, j])
             chosen = summary.loc[holes[rows, j]]
             if len(where):
@@ -219,9 +216,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param df: With the input columns, and that of the task.
         :param context: What is known of the tasks, as for :meth:`transform`.
         """
-        reader = self._fitted_reader
-        table = reader.read(context)
-        places = reader.read_places(df, context, table)
+        table, places = self._read_places(df, context)
         unknown = places.keys[len(table.keys) :]
         if unknown:
             warnings.warn(
@@ -230,7 +225,32 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
                 TableWarning,
                 stacklevel=2,
             )
-        return self._summarize(table, places, np.arange(len(df)), intervals=True).set_index(df.index)
+        rows = np.arange(len(df))
+        predictions = self._predictions(table, places, rows)
+        return summarize(self.outputs_, predictions, rows, intervals=True).set_index(df.index)
+
+    @torch.no_grad()
+    def predictive(self, df: pd.DataFrame, context: pd.DataFrame) -> Prediction:
+        """
+        The whole distributions that :meth:`predict` summarizes: of all outputs in all rows, in the outputs' own units
+        (`N x P`); values of flags and categories are numbers of labels, in the order of `outputs_.columns[p].levels`.
+
+        :param df: With the input columns, and that of the task.
+        :param context: What is known of the tasks, as for :meth:`transform`.
+
+        Example:
+            >>> import numpy as np, pandas as pd
+            >>> from gpytorch_sgpvae.table import SGPVAEImputer
+            >>> table = pd.DataFrame({"site": np.repeat(list("abcdef"), 9), "day": np.tile(np.arange(9.0), 6)})
+            >>> table["warmth"] = np.sin(table["day"])
+            >>> imputer = SGPVAEImputer(["day"], ["warmth"], task="site", max_epochs=1, progress=False).fit(table)
+            >>> imputer.predictive(table, context=table).quantile([0.1, 0.9]).shape
+            torch.Size([2, 54, 1])
+        """
+        parts = list(self._predictions(*self._read_places(df, context), np.arange(len(df)), one_by_one=True))
+        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+        with seeded(derive_seed("predictive", self.seed)):
+            return Prediction.concatenate([prediction for _, prediction in parts], torch.tensor(order))
 
     def score(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> pd.DataFrame:
         """
@@ -243,41 +263,14 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param fraction: Of the known entries, to be hidden.
         :param seed: Of their choice.
         """
-        reader = self._fitted_reader
+        fitted = self._fitted
         masked, mask = self.hide(df, fraction, seed)
         hidden = mask.to_numpy()
-        truth = reader.read(df).y
+        truth = fitted.reader.read(df).y
         truth[~hidden] = np.nan
-        table = reader.read(masked)
-        rows = np.flatnonzero(hidden.any(1))
-        values = reader.outputs.values_of(self._as_tensor(truth))  # (N, P)
-        totals = torch.zeros(6, len(reader.output_names), dtype=torch.float64)
-        for numbers, prediction in self._predictions(table, table, rows):
-            y = values[numbers]
-            counts = (~y.isnan()).sum(0).cpu()  # (P,)
-            right = torch.where(y.isnan(), torch.nan, (most_probable(prediction) == y).to(y.dtype))
-            scores = torch.stack(
-                [
-                    (prediction.mean - y).square().nanmean(0),
-                    metrics.mae(prediction, y),
-                    metrics.nll(prediction, y, mixture=True),
-                    metrics.crps(prediction, y),
-                    metrics.coverage(prediction, y, LEVEL),
-                    right.nanmean(0),
-                ]
-            )
-            totals += torch.where(counts > 0, scores.cpu().double() * counts, 0.0)
-        n = hidden.sum(0)
-        with np.errstate(invalid="ignore"):
-            names = ("rmse", "mae", "nll", "crps", "coverage", "accuracy")
-            result = pd.DataFrame((totals.numpy() / n).T, index=reader.output_names, columns=names)
-        result["rmse"] **= 0.5
-        families = np.array(list(self.families_.values()))
-        result.loc[~np.isin(families, ["flag", "category"]), "accuracy"] = np.nan
-        result.loc[families == "category", ["rmse", "mae", "crps", "coverage"]] = np.nan
-        result.insert(0, "n", n)
-        result.insert(0, "family", families)
-        return result.rename_axis("output")
+        table = fitted.reader.read(masked)
+        predictions = self._predictions(table, table, np.flatnonzero(hidden.any(1)))
+        return score(self.outputs_, predictions, self.outputs_.values_of(fitted.as_tensor(truth)))
 
     def sample(self, df: pd.DataFrame, n: int) -> list[pd.DataFrame]:
         """
@@ -289,8 +282,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         """
         if n < 1:
             raise TableError(f"The number of samples must be at least 1, got {n}.")
-        reader = self._fitted_reader
-        table = reader.read(df)
+        table = self._fitted.reader.read(df)
         holes = np.isnan(table.y)
         rows = np.flatnonzero(holes.any(1))
         draws = np.full((n, *table.y.shape), np.nan)
@@ -302,7 +294,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         result = []
         for draw in draws:
             filled = df.copy()
-            for j, column in enumerate(reader.outputs.columns):
+            for j, column in enumerate(self.outputs_.columns):
                 where = np.flatnonzero(holes[:, j])
                 if len(where):
                     filled[column.name] = put(df[column.name], where, column.decode(draw[where, j]))
@@ -315,14 +307,19 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
         :param df: As for :meth:`transform`.
         """
-        table = self._fitted_reader.read(df)
-        num_latents = self.model_.model.variational_strategy.num_tasks
-        values = np.full((len(df), num_latents, 2), np.nan)
-        for numbers, prediction in self._predictions(table, table, np.arange(len(df))):
-            values[numbers, :, 0] = prediction.function_mean[:, :num_latents].cpu().numpy()
-            values[numbers, :, 1] = prediction.function_stddev[:, :num_latents].cpu().numpy()
-        names = [name for k in range(num_latents) for name in (f"latent_{k}", f"latent_{k}_std")]
-        return pd.DataFrame(values.reshape(len(df), -1), index=df.index, columns=names)
+        prediction = self.predictive(df, context=df)
+        moments = torch.stack([prediction.function_mean, prediction.function_stddev], -1).cpu()  # (N, K, 2)
+        names = [name for k in range(moments.shape[1]) for name in (f"latent_{k}", f"latent_{k}_std")]
+        return pd.DataFrame(moments.flatten(1).numpy(), index=df.index, columns=names)
+
+    def read_outputs(self, df: pd.DataFrame) -> Tensor:
+        """
+        What is known of the outputs, as numbers in their own units, NaN where it is missing (`N x P`). Flags and
+        categories are numbers of labels.
+
+        :param df: As for :meth:`transform`.
+        """
+        return self.outputs_.values_of(torch.tensor(self._fitted.reader.read(df).y))
 
     def hide(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
         """
@@ -353,9 +350,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
         :param path: Of the folder; a model that is there is replaced.
         """
-        from .storage import save_imputer
-
-        save_imputer(self, Path(path))
+        save_table(Path(path), self._fitted, self.get_params(deep=False))
 
     @classmethod
     def load(
@@ -368,103 +363,36 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param device: To compute on, by default the CPU.
         :param dtype: To compute with, by default that of the fit.
         """
-        from .storage import load_imputer
-
-        return load_imputer(cls, Path(path), device, dtype)
+        fitted, parameters = load_table(Path(path), device, dtype)
+        imputer = cls(**parameters, device=device)
+        if dtype is not None:
+            imputer.dtype = dtype
+        return imputer._take(fitted)
 
     def __repr__(self, **kwargs: Any) -> str:
         text = super().__repr__(**kwargs)
-        return f"{text}\n{_describe(self._reader.outputs.columns)}" if hasattr(self, "_reader") else text
+        return f"{text}\n{self.outputs_.description}" if hasattr(self, "_table") else text
 
     @property
-    def _fitted_reader(self) -> TableReader:
-        if not hasattr(self, "_reader"):
+    def _fitted(self) -> FittedTable:
+        if not hasattr(self, "_table"):
             raise TableError("This SGPVAEImputer has not been fitted yet: call fit(table) first.")
-        return self._reader
+        return self._table
+
+    def _take(self, fitted: FittedTable) -> SGPVAEImputer:
+        self._table = fitted
+        self.model_, self.history_ = fitted.model, fitted.history
+        return self
+
+    def _read_places(self, df: pd.DataFrame, context: pd.DataFrame) -> tuple[TaskTable, TaskTable]:
+        reader = self._fitted.reader
+        table = reader.read(context)
+        return table, reader.read_places(df, context, table)
 
     def _predictions(
         self, context: TaskTable, places: TaskTable, rows: np.ndarray, one_by_one: bool = False
     ) -> Iterator[tuple[np.ndarray, Prediction]]:
-        """
-        Some rows at a time with their prediction, in the columns' units (`n x P`).
-
-        :param context: What is known.
-        :param places: Where to predict.
-        :param rows: Which of these rows.
-        :param one_by_one: Whether each task is to be predicted at once.
-        """
-        wanted = np.zeros(len(places.x), dtype=bool)
-        wanted[rows] = True
-        model, nothing = self.model_, np.zeros(0, dtype=int)
-        likelihood = self._reader.outputs.in_units(model.likelihood)
-        targets = context.y - self._places.at(context.x)[0]
-        added = np.concatenate(self._places.at(places.x), axis=1)  # (N, 2 P)
-        with torch.no_grad(), seeded(derive_seed("predict", self.seed)):
-            for number, task_rows in enumerate(places.rows):
-                asked = task_rows[wanted[task_rows]]
-                if not len(asked):
-                    continue
-                known = context.rows[number] if number < len(context.rows) else nothing
-                seen = Context(self._as_tensor(context.x[known]), self._as_tensor(targets[known]))
-                posterior = model.condition(seen, ROWS_AT_A_TIME)
-                size = len(asked) if one_by_one else ROWS_AT_A_TIME
-                for start in range(0, len(asked), size):
-                    part = asked[start : start + size]
-                    x = self._as_tensor(places.x[part])
-                    mean, variance = posterior.marginals(x, ROWS_AT_A_TIME)  # (n, K)
-                    certain = self._as_tensor(added[part])  # as functions without uncertainty
-                    yield (
-                        part,
-                        Prediction(
-                            likelihood,
-                            torch.cat([mean, certain], -1),
-                            torch.cat([variance.sqrt(), torch.zeros_like(certain)], -1),
-                            NUM_SAMPLES,
-                            chunk_size=ROWS_AT_A_TIME if one_by_one else None,
-                            function_dist=partial(JointFunctions, posterior, x, certain),
-                        ),
-                    )
-
-    def _summarize(self, context: TaskTable, places: TaskTable, rows: np.ndarray, intervals: bool) -> pd.DataFrame:
-        """What :meth:`predict` returns, for some rows in the order in which they are asked for."""
-        columns = self._reader.outputs.columns
-        names = ("point", "std", "lower", "upper", "probability")
-        every = {name: np.full((len(places.x), len(columns)), np.nan) for name in names}
-        for part, prediction in self._predictions(context, places, rows):
-            found = {"point": most_probable(prediction)}
-            if intervals:
-                found["probability"] = label_probabilities(prediction, found["point"])
-                found["std"] = prediction.stddev
-                found["lower"], found["upper"] = prediction.quantile([0.5 - 0.5 * LEVEL, 0.5 + 0.5 * LEVEL])
-            for name, tensor in found.items():
-                every[name][part] = tensor.cpu().numpy()
-        result: dict[str, Any] = {}
-        for j, column in enumerate(columns):
-            values = {name: every[name][rows, j] for name in names}
-            result[column.name] = column.decode(values["point"])
-            if not intervals:
-                continue
-            if column.levels:
-                values["std"] = np.sqrt(values["probability"] * (1 - values["probability"]))
-            result[f"{column.name}_std"] = values["std"]
-            for name in ("lower", "upper"):
-                ordered = column.family != "category"
-                result[f"{column.name}_{name}"] = column.decode(values[name]) if ordered else np.full(len(rows), np.nan)
-            if column.levels:
-                result[f"{column.name}_probability"] = values["probability"]
-        return pd.DataFrame(result, index=rows)
+        return self._fitted.predictions(context, places, rows, self.seed, one_by_one)
 
     def _as_tensor(self, values: np.ndarray) -> Tensor:
-        dtype = getattr(torch, self.dtype) if isinstance(self.dtype, str) else self.dtype
-        return torch.as_tensor(values, dtype=dtype, device=self.device or "cpu")
-
-
-def _added_names(outputs: Sequence[str]) -> list[str]:
-    return [f"{name}_{suffix}" for name in outputs for suffix in ("std", "lower", "upper", "filled")]
-
-
-def _describe(columns: Sequence[OutputColumn]) -> str:
-    return "Outputs: " + ", ".join(
-        f"{column.name} ({column.family}{': ' + listed(column.levels[:5]) if column.levels else ''})"
-        for column in columns
-    )
+        return torch.as_tensor(values, dtype=as_dtype(self.dtype), device=self.device or "cpu")

@@ -19,7 +19,7 @@ from ..mlp import MLP, LinearPlus
 from ..models import NETWORKS, SGPVAE
 from ..sites import GaussianSites
 from .errors import TableError, listed
-from .families import Outputs
+from .outputs import Outputs
 
 HIDDEN_SIZES = (20, 20)
 # Of the network's sites, to start from, and the variance of Gaussian noise on standardized outputs.
@@ -56,7 +56,7 @@ def make_model(
         num_outputs,
         num_latents,
         inducing_points,
-        StandardizedNetwork(inner, [column.family == "count" for column in outputs.columns]),
+        StandardizedNetwork(inner, [column.is_read_as_logarithm for column in outputs.columns]),
         make_kernel(periodic, num_latents, _initial_lengthscale(inducing_points)),
         torch.nn.Sequential(decoder, Affine(observation_model.decoder_size)),
         observation_model,
@@ -77,13 +77,7 @@ def fit_units(model: SGPVAE, outputs: Outputs, targets: np.ndarray) -> None:
     affine: Any = model.likelihood.decoder[-1]  # type: ignore[index]
     for buffer, values in zip((affine.shift, affine.scale), outputs.decoder_scale(targets), strict=True):
         buffer.copy_(torch.tensor(values, dtype=parameter.dtype))
-    observations: Any = model.likelihood.observation_model
-    first = 0
-    for group, part in zip(outputs.groups, getattr(observations, "observation_models", [observations]), strict=True):
-        if group[0].family == "count":
-            # twice Poisson's variance: no optimizer gets from 1 to the hundreds that large counts may need
-            part.dispersion = torch.tensor(np.nanmean(targets[:, first : first + len(group)], 0))
-        first += len(group)
+    outputs.initialize(model.likelihood.observation_model, targets)
 
 
 def make_kernel(periodic: Sequence[bool], num_latents: int, lengthscale: float) -> gpytorch.kernels.Kernel:
@@ -108,6 +102,11 @@ def make_kernel(periodic: Sequence[bool], num_latents: int, lengthscale: float) 
     kernel = gpytorch.kernels.ScaleKernel(functools.reduce(operator.mul, factors), batch_shape=latents)
     kernel.outputscale = 1.0
     return kernel
+
+
+def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """A type of torch's, also by its name."""
+    return getattr(torch, dtype) if isinstance(dtype, str) else dtype
 
 
 def check_device(device: str | torch.device | None) -> None:

@@ -55,23 +55,23 @@ class PlaceEffects:
         return cls([], np.zeros((0, 0)), np.zeros((0, num_outputs)), np.zeros(num_outputs))
 
     @classmethod
-    def fit(cls, x: np.ndarray, y: np.ndarray, tasks: np.ndarray, has_units: list[bool], seed: int) -> PlaceEffects:
+    def fit(cls, x: np.ndarray, y: np.ndarray, tasks: np.ndarray, additive: list[bool], seed: int) -> PlaceEffects:
         """
         :param x: Inputs as the kernel sees them (`N x D`).
         :param y: Targets (`N x P`).
         :param tasks: The task of each row (`N`).
-        :param has_units: Which targets an effect can be added to (`P`).
+        :param additive: Which targets an effect can be added to (`P`).
         """
         nothing = cls.none(y.shape[1])
         inputs = _find_place_inputs(x)
-        if not inputs or not any(has_units):
+        if not inputs or not any(additive):
             return nothing
         places, place = np.unique(x[:, inputs].round(DIGITS), axis=0, return_inverse=True)
         cells = len(np.unique(place * (tasks.max() + 1) + tasks))
         if cells < FEWEST_TASKS * len(places) or len(x) < FEWEST_ROWS * cells:
             return nothing
         effects, spread = np.zeros((len(places), y.shape[1])), np.zeros(y.shape[1])
-        for j in np.flatnonzero(has_units):
+        for j in np.flatnonzero(additive):
             effects[:, j], spread[j] = _own_part(places, _shrunken_means(y[:, j], place, tasks), seed)
         return cls(inputs, places, effects, spread)
 

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from .errors import TableError, TableWarning, listed, name_row
-from .families import OutputColumn, Outputs
+from .families import OutputColumn, fit_column
 from .inputs import InputColumn
+from .outputs import Outputs
 
 
 @dataclass
@@ -67,12 +68,8 @@ class TableReader:
         check_columns(frame, [*inputs, *outputs, *([task] if task is not None else [])])
         tasks = _factorize(frame, task)[0]
         columns = [InputColumn.fit(frame[name], tasks, periodic.get(name)) for name in inputs]
-        kinds = [OutputColumn.fit(frame[name], families.get(name)) for name in outputs]
+        kinds = [fit_column(frame[name], families.get(name)) for name in outputs]
         return cls(columns, kinds, task, [str(name) for name in frame.columns])
-
-    @property
-    def output_names(self) -> list[str]:
-        return [column.name for column in self.outputs.columns]
 
     @property
     def _place(self) -> list[str]:
@@ -106,7 +103,7 @@ class TableReader:
 
     def check(self, frame: pd.DataFrame) -> None:
         """Whether a table has all columns; any that it has beside are left alone."""
-        check_columns(frame, [*self._place, *self.output_names])
+        check_columns(frame, [*self._place, *self.outputs.names])
         new = [name for name in frame.columns if str(name) not in self.known]
         if new:
             warnings.warn(

@@ -10,8 +10,6 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import torch
-from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
-from linear_operator.operators import DiagLinearOperator
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -82,14 +80,13 @@ def _table(case: Case) -> Section:
     tasks = 1 if case.task is None else case.frame[case.task].nunique()
     num_entries = len(case.frame) * len(case.outputs)
     rows = []
-    for p, name in enumerate(case.outputs):
-        column, family = case.frame[name], case.families[name]
+    for p, output in enumerate(case.columns):
+        column = case.frame[output.name]
         known = case.values[:, p][~case.values[:, p].isnan()]
-        labels = family in ("flag", "category")
-        spread = _listed(column) if labels else f"{_number(float(known.min()))} to {_number(float(known.max()))}"
-        mean = "" if family == "category" else _number(float(known.mean()))
+        spread = _listed(column) if output.levels else f"{_number(float(known.min()))} to {_number(float(known.max()))}"
+        mean = _number(float(known.mean())) if output.is_number else ""
         gone = int(column.isna().sum())
-        rows.append([name, family, f"{gone:,}", _percent(gone / len(column)), mean, spread])
+        rows.append([output.name, output.family, f"{gone:,}", _percent(gone / len(column)), mean, spread])
     return Section(
         "table",
         "The table",
@@ -195,7 +192,8 @@ def _scores(case: Case) -> Section:
 
 
 def _calibration(case: Case) -> Section:
-    columns = [p for p in case.drawn if case.families[case.measured[p]] in ("real", "positive", "amount")] or case.drawn
+    continuous = {column.name for column in case.columns if column.is_continuous}
+    columns = [p for p in case.drawn if case.measured[p] in continuous] or case.drawn
     names = [case.measured[p] for p in columns]
     rows = case.hidden.any(-1)
     part = case.predict(case.frame[rows.numpy()])
@@ -243,7 +241,7 @@ def _examples(case: Case) -> Section:
     rows = case.examples[0]
     grid = _grid(case, case.frame.iloc[rows])
     figure = Figure(figsize=(COLUMN, 3.0), layout="constrained")
-    axes = plotting.plot_latents(case.positions(grid), _latents(case, grid), axes=figure.add_subplot())
+    axes = plotting.plot_latents(case.positions(grid), case.predict(grid), axes=figure.add_subplot())
     _label_time(case, axes)
     label = _series_label(case, case.frame.iloc[rows])
     latents = Picture.of(
@@ -316,13 +314,6 @@ def _training(case: Case) -> Section:
         ],
         pictures=pictures,
     )
-
-
-def _latents(case: Case, grid: pd.DataFrame) -> MultivariateNormal:
-    """Without what a prediction has beside the latent functions."""
-    prediction, num_latents = case.predict(grid), case.imputer.model_.model.variational_strategy.num_tasks
-    mean, stddev = prediction.function_mean[:, :num_latents], prediction.function_stddev[:, :num_latents]
-    return MultitaskMultivariateNormal(mean, DiagLinearOperator(stddev.square().reshape(-1)))
 
 
 def _grid(case: Case, part: pd.DataFrame) -> pd.DataFrame:

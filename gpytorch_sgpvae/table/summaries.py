@@ -1,47 +1,82 @@
-"""What predictions come to in a table: a value or a label for each hole, and whole columns."""
+"""What predictions come to in a table: a value or a label for each hole, with its spread, and whole columns."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
+from .. import metrics
 from ..likelihoods import Prediction
-from ..likelihoods.observation_models.distributions import Categorical, ColumnwiseDistribution
-from ..variational import Posterior
+from .outputs import Outputs
+
+# The probability of intervals.
+LEVEL = 0.95
+SCORES = ("rmse", "mae", "nll", "crps", "coverage", "accuracy")
 
 
-def most_probable(prediction: Prediction) -> Tensor:
-    """The mean, or where values are labels the number of the most probable one (`n x P`)."""
-    means = []
-    for part, column in _parts(prediction):
-        if isinstance(part, Categorical):
-            column = part.probs.mean(0).argmax(-1).to(column.dtype)
-        elif isinstance(part, torch.distributions.Bernoulli):
-            column = (column > 0.5).to(column.dtype)
-        means.append(column)
-    return torch.cat(means, -1)
+def summarize(
+    outputs: Outputs, predictions: Iterable[tuple[np.ndarray, Prediction]], rows: np.ndarray, intervals: bool
+) -> pd.DataFrame:
+    """
+    A table of predictions: for each output its best value, and with intervals what else its family says.
+
+    :param predictions: Pairs of the numbers of some rows and their predictions (`n x P`).
+    :param rows: The rows of the result, in its order.
+    """
+    position = pd.Series(np.arange(len(rows)), index=rows)
+    names = ("point", "std", "lower", "upper", "probability")
+    every = {name: np.full((len(rows), len(outputs.columns)), np.nan) for name in names}
+    for part, prediction in predictions:
+        found = {"point": outputs.points(prediction)}
+        if intervals:
+            found["probability"] = outputs.probabilities(prediction, found["point"])
+            found["std"] = prediction.stddev
+            found["lower"], found["upper"] = prediction.quantile([0.5 - 0.5 * LEVEL, 0.5 + 0.5 * LEVEL])
+        for name, tensor in found.items():
+            every[name][position.loc[part]] = tensor.cpu().numpy()
+    result = {}
+    for j, column in enumerate(outputs.columns):
+        values = {name: every[name][:, j] for name in names}
+        summary = column.summarize(values) if intervals else {"": column.decode(values["point"])}
+        result.update({f"{column.name}{suffix}": summarized for suffix, summarized in summary.items()})
+    return pd.DataFrame(result, index=rows)
 
 
-def label_probabilities(prediction: Prediction, points: Tensor) -> Tensor:
-    """Of the labels (`n x P`), NaN where values are none."""
-    result = torch.full_like(points, torch.nan)
-    first = 0
-    for part, column in _parts(prediction):
-        last = first + column.shape[-1]
-        if isinstance(part, (Categorical, torch.distributions.Bernoulli)):
-            result[:, first:last] = part.log_prob(points[:, first:last]).exp().mean(0)
-        first = last
-    return result
+def score(outputs: Outputs, predictions: Iterable[tuple[np.ndarray, Prediction]], truth: torch.Tensor) -> pd.DataFrame:
+    """
+    Scores of predictions, a row for each output, with NaN for those that its family does not have.
 
-
-def _parts(prediction: Prediction) -> list[tuple[torch.distributions.Distribution, Tensor]]:
-    """The components of each kind (`S x n x P_g`), with their columns of the mean."""
-    components = prediction.components
-    if isinstance(components, ColumnwiseDistribution):
-        return components.split(prediction.mean)
-    return [(components, prediction.mean)]
+    :param predictions: Pairs of the numbers of some rows and their predictions (`n x P`).
+    :param truth: Values in the columns' units, NaN where there is nothing to be scored (`N x P`).
+    """
+    totals = torch.zeros(len(SCORES), len(outputs.columns), dtype=torch.float64)
+    for rows, prediction in predictions:
+        y = truth[rows]
+        counts = (~y.isnan()).sum(0).cpu()  # (P,)
+        right = torch.where(y.isnan(), torch.nan, (outputs.points(prediction) == y).to(y.dtype))
+        scores = torch.stack(
+            [
+                (prediction.mean - y).square().nanmean(0),
+                metrics.mae(prediction, y),
+                metrics.nll(prediction, y, mixture=True),
+                metrics.crps(prediction, y),
+                metrics.coverage(prediction, y, LEVEL),
+                right.nanmean(0),
+            ]
+        )
+        totals += torch.where(counts > 0, scores.cpu().double() * counts, 0.0)
+    n = (~truth.isnan()).sum(0).cpu().numpy()
+    with np.errstate(invalid="ignore"):
+        result = pd.DataFrame((totals.numpy() / n).T, index=outputs.names, columns=SCORES)
+    result["rmse"] **= 0.5
+    for column in outputs.columns:
+        result.loc[column.name, [name for name in SCORES if name not in column.scores]] = np.nan
+    result.insert(0, "n", n)
+    result.insert(0, "family", [column.family for column in outputs.columns])
+    return result.rename_axis("output")
 
 
 def put(column: pd.Series, where: np.ndarray, values: np.ndarray) -> pd.Series:
@@ -53,21 +88,3 @@ def put(column: pd.Series, where: np.ndarray, values: np.ndarray) -> pd.Series:
         values = values.astype(float)
     filled.iloc[where] = pd.array(list(values), dtype=column.dtype)
     return filled
-
-
-class JointFunctions:
-    """
-    The latent functions at all inputs together, and what is certain beside them, for joint samples.
-
-    :param posterior: Of the latent functions.
-    :param x: The inputs (`N x D`).
-    :param certain: (`N x C`).
-    """
-
-    def __init__(self, posterior: Posterior, x: Tensor, certain: Tensor):
-        self.functions = posterior(x)
-        self.certain = certain
-
-    def sample(self, sample_shape: torch.Size) -> Tensor:
-        functions = self.functions.sample(sample_shape)  # (S, N, K)
-        return torch.cat([functions, self.certain.expand(*sample_shape, *self.certain.shape)], -1)

@@ -34,10 +34,7 @@ def predict_hidden(
     """
     posterior = condition(model, seen, chunk_size, strict=False)
     if isinstance(likelihood, DecoderLikelihood):
-        mean, variance = posterior.marginals(x, chunk_size)  # (*T, N, K), or (*T, N) without a latent dimension
-        if mean.dim() < base_samples.dim() - 1:
-            mean, variance = mean.unsqueeze(-1), variance.unsqueeze(-1)
-        return Prediction(likelihood, mean, variance.sqrt(), len(base_samples), base_samples, chunk_size)
+        return Prediction.from_posterior(likelihood, posterior, x, base_samples=base_samples, chunk_size=chunk_size)
     with gpytorch.settings.observation_nan_policy("fill"):
         marginal = likelihood(posterior(x))
     if not isinstance(marginal, MultivariateNormal):

@@ -9,9 +9,10 @@ import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from torch.distributions import Bernoulli, Gamma, LogNormal, Normal, Poisson, StudentT
 
-from gpytorch_sgpvae import DecoderLikelihood, GaussianObservations, Prediction
+from gpytorch_sgpvae import SGPVAE, DecoderLikelihood, GaussianObservations, Prediction
+from gpytorch_sgpvae.likelihoods.mixture import NUM_DRAWS
 from gpytorch_sgpvae.likelihoods.observation_models.distributions import ColumnwiseDistribution
-from gpytorch_sgpvae.likelihoods.prediction import BLOCK_SIZE, NUM_DRAWS
+from gpytorch_sgpvae.likelihoods.prediction import BLOCK_SIZE
 
 N, K, P, S = 6, 2, 3, 5
 
@@ -423,6 +424,119 @@ def test_no_tensor_is_made_on_the_default_device(chunk_size, dtype):
     assert all(result.device.type == "cpu" and result.isfinite().all() for result in results)
 
 
+class TestRows:
+    """What is known of each input beside the latent functions goes with it."""
+
+    num_points = BLOCK_SIZE + 5
+
+    def make(self, chunk_size=None):
+        """A prediction with a shift of each input and output, the same without, and the shift."""
+        mean, stddev, shift = (torch.rand(self.num_points, K).double() for _ in range(3))
+        samples = torch.randn(S, self.num_points, K).double()
+        plain = Prediction(lambda f: Normal(f, 0.1), mean, stddev, base_samples=samples)
+        shifted = Prediction(
+            lambda f, added: Normal(f + added, 0.1),
+            mean,
+            stddev,
+            base_samples=samples,
+            chunk_size=chunk_size,
+            rows=(shift,),
+        )
+        return shifted, plain, shift
+
+    @pytest.mark.parametrize("chunk_size", [None, 3])
+    def test_the_decoder_is_given_them(self, chunk_size):
+        prediction, plain, shift = self.make(chunk_size)
+        torch.testing.assert_close(prediction.mean, plain.mean + shift)
+        torch.manual_seed(0)
+        draws = prediction.sample(4)
+        torch.manual_seed(0)
+        torch.testing.assert_close(draws, plain.sample(4) + shift)
+
+    @pytest.mark.parametrize("chunk_size", [None, 3])
+    def test_so_is_a_transformation_beside_those_of_the_decoder(self, chunk_size):
+        prediction, *_ = self.make(chunk_size)
+        factor = 1 + torch.rand(self.num_points, 1).double()
+        scaled = prediction.transform(lambda values, by: Normal(by * values.loc, by * values.scale), factor)
+        torch.testing.assert_close(scaled.mean, factor * prediction.mean)
+        torch.testing.assert_close(scaled.quantile(0.2), factor * prediction.quantile(0.2))
+        torch.manual_seed(0)
+        draws = scaled.sample(3)
+        torch.manual_seed(0)
+        torch.testing.assert_close(draws, factor * prediction.sample(3))
+
+    def test_of_another_number_of_inputs_are_an_error_that_names_both(self):
+        with pytest.raises(ValueError, match=r"\(\.\.\., 37, C\), got \(3, 1\)"):
+            self.make()[0].transform(lambda values, _: values, torch.zeros(3, 1))
+
+
+class TestDerived:
+    @pytest.mark.parametrize("chunk_size", [None, 2])
+    def test_transformed_values_have_the_same_samples_and_may_be_of_another_family_and_number(self, chunk_size):
+        prediction = make_of_family(lambda decoded: Normal(decoded, 0.5), chunk_size=chunk_size)
+        first = prediction.transform(lambda values: LogNormal(values.loc[..., :1], values.scale[..., :1]))
+        assert first.family is LogNormal
+        torch.testing.assert_close(first.quantile(0.3), prediction.quantile(0.3)[:, :1].exp())
+        assert first.sample(2).shape == (2, N, 1)
+        assert torch.equal(first.function_mean, prediction.function_mean)
+
+    def test_the_transformation_is_given_the_units_of_a_rescaled_prediction(self):
+        rescaled = make_of_family(lambda decoded: Normal(decoded, 0.5)).rescale(3.0, 2.0)
+        exponential = rescaled.transform(lambda values: LogNormal(values.loc, values.scale))
+        torch.testing.assert_close(exponential.quantile(0.3), rescaled.quantile(0.3).exp())
+        torch.manual_seed(0)
+        draws = exponential.sample(3)
+        torch.manual_seed(0)
+        torch.testing.assert_close(draws, rescaled.sample(3).exp())
+
+    @pytest.mark.parametrize("chunk_size", [None, 4])
+    def test_concatenated_inputs_come_in_the_order_that_is_asked_for(self, chunk_size):
+        likelihood, q_f = helpers.make_likelihood(P, K), make_q_f()
+        mean, shift = q_f.mean, torch.randn(N, P).double()
+        order = torch.randperm(N)
+        parts = [
+            Prediction(likelihood, mean[rows], 0 * mean[rows], S, chunk_size=chunk_size).transform(_add, shift[rows])
+            for rows in order.split(4)
+        ]
+        joined = Prediction.concatenate(parts, order.argsort())
+        assert torch.equal(joined.function_mean, mean)
+        torch.testing.assert_close(joined.mean, likelihood.decoder(mean) + shift)
+
+    def test_only_predictions_of_one_decoder_are_concatenated(self):
+        parts = [make()[0] for _ in range(2)]
+        with pytest.raises(ValueError, match="share a decoder"):
+            Prediction.concatenate(parts, torch.arange(2 * N))
+
+
+def _add(values, shift):
+    return Normal(values.loc + shift, values.scale)
+
+
+class TestPool:
+    def test_draws_come_from_all_models_alike(self):
+        models = [Prediction.gaussian(torch.full((N, 1), mean), torch.full((N, 1), 0.1)) for mean in (-5.0, 5.0)]
+        draws = Prediction.pool(models).sample(4000)
+        assert draws.shape == (4000, N, 1)
+        assert (draws > 0).float().mean() == pytest.approx(0.5, abs=0.05)
+        assert (draws.abs() - 5).std() == pytest.approx(0.1, rel=0.1)
+
+    def test_of_other_than_gaussian_components_is_refused(self):
+        with pytest.raises(TypeError, match="Gaussian components can be pooled, got Poisson"):
+            Prediction.pool([make_of_family(lambda decoded: Poisson(decoded.exp()))])
+
+
+@pytest.mark.parametrize("chunk_size", [None, 4])
+def test_a_posterior_and_its_distribution_of_the_functions_predict_the_same(chunk_size):
+    x, y = helpers.make_data()
+    model = SGPVAE(y.shape[-1], K, torch.rand(4, x.shape[-1])).double().eval()
+    posterior, samples = model.condition((x, y)), torch.randn(S, *x.shape[:-1], K).double()
+    with torch.no_grad():
+        actual = Prediction.from_posterior(model.likelihood, posterior, x, base_samples=samples, chunk_size=chunk_size)
+        expected = Prediction.from_functions(model.likelihood, posterior(x), base_samples=samples)
+    torch.testing.assert_close(actual.mean, expected.mean)
+    assert actual.sample(2, joint=True).shape == (2, *y.shape)
+
+
 def test_a_gaussian_is_a_prediction_too():
     mean, stddev = torch.randn(40, 3).double(), torch.rand(40, 3).double() + 0.1
     prediction, y = Prediction.gaussian(mean, stddev), torch.randn(40, 3).double()
@@ -433,3 +547,4 @@ def test_a_gaussian_is_a_prediction_too():
     torch.testing.assert_close(prediction.gaussian_log_prob(y), expected.log_prob(y))
     torch.testing.assert_close(prediction.quantile(0.9), expected.icdf(torch.tensor(0.9).double()), rtol=0, atol=1e-6)
     assert prediction.sample(2000).std(0).sub(stddev).abs().max() < 0.15
+    assert prediction.function_mean.shape == (40, 0)  # it has no latent functions

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from gpytorch_sgpvae import DecoderLikelihood
-from gpytorch_sgpvae.table.families import OutputColumn, Outputs, guess_family
+from gpytorch_sgpvae import DecoderLikelihood, table
+from gpytorch_sgpvae.table import families
+from gpytorch_sgpvae.table.families import FAMILIES, fit_column, guess_family, make_column
+from gpytorch_sgpvae.table.outputs import Outputs
 
 random = np.random.default_rng(0)
 COLUMNS = {
@@ -52,7 +58,7 @@ def test_small_columns_are_guessed_too(values, family):
 @pytest.mark.parametrize("family", COLUMNS)
 def test_targets_and_back_are_the_values(family):
     values = column(COLUMNS[family])
-    fitted = OutputColumn.fit(values)
+    fitted = fit_column(values)
     outputs = Outputs([fitted])
     targets = torch.tensor(fitted.encode(values)).unsqueeze(-1)
     back = fitted.decode(outputs.values_of(targets).squeeze(-1).numpy()[values.notna().to_numpy()])
@@ -65,11 +71,12 @@ def test_targets_and_back_are_the_values(family):
 
 def test_densities_in_units_integrate_to_one():
     """The change of units is a change of variables: of log-normal, censored and Gaussian columns alike."""
-    fitted = [OutputColumn.fit(column(COLUMNS[name])) for name in ("real", "positive", "amount")]
+    fitted = [fit_column(column(COLUMNS[name])) for name in ("real", "positive", "amount")]
     outputs = Outputs(fitted)
-    likelihood = outputs.in_units(DecoderLikelihood(torch.nn.Identity(), outputs.observation_model().double()))
+    likelihood = DecoderLikelihood(torch.nn.Identity(), outputs.observation_model().double())
+    nothing = torch.zeros(1, 3, dtype=torch.float64)
     with torch.no_grad():
-        distribution = likelihood(torch.tensor([[0.3] * 3 + [0.0] * 6], dtype=torch.float64))
+        distribution = outputs.in_units(likelihood(nothing + 0.3), nothing, nothing)
     quantiles = distribution.icdf(torch.tensor(0.9, dtype=torch.float64))
     torch.testing.assert_close(distribution.cdf(quantiles), torch.full_like(quantiles, 0.9))
     for j in range(3):
@@ -85,7 +92,26 @@ def test_densities_in_units_integrate_to_one():
 
 
 def test_neighbors_of_one_family_share_an_observation_model():
-    fitted = [OutputColumn(name, "real") for name in "ab"] + [OutputColumn("c", "flag", levels=(0, 1))]
+    fitted = [FAMILIES["real"](name) for name in "ab"] + [FAMILIES["flag"]("c", levels=(0, 1))]
     model = Outputs(fitted).observation_model()
     assert [part.num_outputs for part in model.observation_models] == [2, 1]
     assert type(Outputs(fitted[:2]).observation_model()).__name__ == "GaussianObservations"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_column_comes_back_from_what_is_saved_of_it(family):
+    fitted = fit_column(column(COLUMNS[family]), family)
+    saved = fitted.to_dict()
+    assert list(saved) == ["name", "family", "shift", "scale", "levels"]  # as format 1 has it
+    assert make_column(json.loads(json.dumps(saved))) == fitted
+
+
+def test_only_the_families_know_their_names():
+    folder = Path(table.__file__).parent
+    named = re.compile("|".join(f'"{family}"' for family in FAMILIES))
+    assert not [path.name for path in folder.glob("*.py") if named.search(path.read_text())]
+
+
+def test_the_documentation_has_every_family():
+    rows = re.findall(r"^(\w+) +\S.*$", families.__doc__.partition("model\n")[2], re.MULTILINE)
+    assert rows == list(FAMILIES)

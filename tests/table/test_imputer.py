@@ -96,6 +96,31 @@ class TestPredict:
         assert scores.loc["temp", "rmse"] < 0.5 * unseen["temp"].std()
 
 
+class TestPredictive:
+    def test_it_has_the_distributions_that_predict_summarizes(self, imputer, table):
+        places = table[["site", "day"]].sample(frac=0.3, random_state=0)
+        predictive, predicted = imputer.predictive(places, context=table), imputer.predict(places, context=table)
+        assert predictive.mean.shape == (len(places), len(OUTPUTS))
+        # of other samples of the latent functions
+        np.testing.assert_allclose(predictive.mean[:, 0], predicted["temp"], rtol=0.05)
+        assert np.corrcoef(predictive.stddev[:, 0], predicted["temp_std"])[0, 1] > 0.9
+
+    def test_asking_again_gives_the_same_answer(self, imputer, table):
+        first, second = (imputer.predictive(table, context=table) for _ in range(2))
+        assert torch.equal(first.mean, second.mean)
+
+    def test_its_functions_are_the_latent_ones_alone(self, imputer, table):
+        means = imputer.latents(table).filter(regex=r"latent_\d$").to_numpy()
+        np.testing.assert_array_equal(imputer.predictive(table, context=table).function_mean, means)
+
+    def test_known_values_are_read_in_their_own_units(self, imputer, table):
+        values = imputer.read_outputs(table)
+        assert torch.equal(values.isnan(), torch.tensor(table[OUTPUTS].isna().to_numpy()))
+        np.testing.assert_allclose(values[:, :3], table[OUTPUTS[:3]].astype(float), atol=1e-12)
+        levels = imputer.outputs_.columns[4].levels
+        assert [levels[int(i)] for i in values[:, 4][~values[:, 4].isnan()]] == table["sky"].dropna().tolist()
+
+
 class TestScore:
     def test_it_has_a_row_for_each_output_and_only_scores_that_apply(self, imputer, table):
         scores = imputer.score(table, fraction=0.2)

@@ -1,0 +1,180 @@
+"""The families whose values are numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from ...likelihoods import (
+    CensoredGaussianObservations,
+    GaussianObservations,
+    NegativeBinomialObservations,
+    ObservationModel,
+)
+from ...likelihoods.observation_models.distributions import CensoredNormal, LogNormal
+from ..errors import TableError, name_rows
+from ..numbers import read_numbers
+from .base import OutputColumn, as_vector, check_varies
+
+
+class NumberColumn(OutputColumn):
+    """A column of numbers, of which a family may take only some."""
+
+    # The numbers that the family takes, in words.
+    expected: ClassVar[str] = "any numbers"
+
+    @classmethod
+    def fit(cls, column: pd.Series) -> NumberColumn:
+        values = read_numbers(column)
+        check_varies(column, len(np.unique(values[~np.isnan(values)])))
+        name = str(column.name)
+        targets = cls(name).encode(column)
+        return cls(name, *cls.units(targets[~np.isnan(targets)]))
+
+    def encode(self, column: pd.Series) -> np.ndarray:
+        values = read_numbers(column)
+        rows = np.flatnonzero(self.is_outside(values))
+        if len(rows):
+            raise TableError(
+                f"The output {self.name!r} is of the family {self.family}, {self.expected}, but has "
+                f"{values[rows[0]]:g} in {name_rows(column, rows)}. Correct it, or fit with another family "
+                f"({RealColumn.family} takes any number)."
+            )
+        return (self.flatten(values) - self.shift) / self.scale
+
+    @staticmethod
+    def is_outside(values: np.ndarray) -> np.ndarray:
+        """Which values the family does not take; NaN is none of them."""
+        return np.zeros(len(values), dtype=bool)
+
+    @staticmethod
+    def flatten(values: np.ndarray) -> np.ndarray:
+        """A function of the values that is closer to a Gaussian than they are."""
+        return values
+
+    @staticmethod
+    def units(targets: np.ndarray) -> tuple[float, float]:
+        """The shift and scale that standardize targets (`N`)."""
+        return float(targets.mean()), float(targets.std())
+
+
+class RealColumn(NumberColumn):
+    """Any numbers: Gaussian, standardized."""
+
+    family = "real"
+    is_continuous = True
+    is_additive = True
+
+    def values_of(self, targets: Tensor) -> Tensor:
+        return self.shift + self.scale * targets
+
+    @classmethod
+    def observation_model(cls, group: Sequence[OutputColumn]) -> ObservationModel:
+        return GaussianObservations(len(group))
+
+    @classmethod
+    def in_units(
+        cls, group: Sequence[OutputColumn], targets: Distribution, added: Tensor, spread: Tensor
+    ) -> Distribution:
+        assert isinstance(targets, Normal)
+        shift, scale = (as_vector(group, name, targets.loc) for name in ("shift", "scale"))
+        loc, stddev = shift + scale * (targets.loc + added), scale * torch.hypot(targets.scale, spread)
+        return Normal(loc, stddev, validate_args=False)
+
+
+class PositiveColumn(RealColumn):
+    """Numbers above 0 with a long tail, whose logarithms are standardized and Gaussian."""
+
+    family = "positive"
+    expected = "numbers greater than 0"
+
+    @staticmethod
+    def is_outside(values: np.ndarray) -> np.ndarray:
+        return values <= 0
+
+    @staticmethod
+    def flatten(values: np.ndarray) -> np.ndarray:
+        return np.log(values)
+
+    def values_of(self, targets: Tensor) -> Tensor:
+        return super().values_of(targets).exp()
+
+    @classmethod
+    def in_units(
+        cls, group: Sequence[OutputColumn], targets: Distribution, added: Tensor, spread: Tensor
+    ) -> Distribution:
+        logarithms = super().in_units(group, targets, added, spread)
+        return LogNormal(logarithms.mean, logarithms.stddev, validate_args=False)
+
+
+class AmountColumn(NumberColumn):
+    """Numbers from 0, often exactly 0: the square of a Gaussian, and zero for all of it that is below zero."""
+
+    family = "amount"
+    expected = "numbers that are not negative"
+    is_continuous = True
+
+    @staticmethod
+    def is_outside(values: np.ndarray) -> np.ndarray:
+        return values < 0
+
+    @staticmethod
+    def flatten(values: np.ndarray) -> np.ndarray:
+        return np.sqrt(values)
+
+    @staticmethod
+    def units(targets: np.ndarray) -> tuple[float, float]:
+        return 0.0, float(np.sqrt(np.mean(targets**2)))  # zeros stay zeros
+
+    def values_of(self, targets: Tensor) -> Tensor:
+        return (self.scale * targets).square()
+
+    @classmethod
+    def observation_model(cls, group: Sequence[OutputColumn]) -> ObservationModel:
+        return CensoredGaussianObservations(len(group))
+
+    @classmethod
+    def in_units(
+        cls, group: Sequence[OutputColumn], targets: Distribution, added: Tensor, spread: Tensor
+    ) -> Distribution:
+        assert isinstance(targets, CensoredNormal)
+        scale = as_vector(group, "scale", targets.normal.loc)
+        return CensoredNormal(scale * targets.normal.loc, scale * targets.normal.scale, power=2)
+
+
+class CountColumn(NumberColumn):
+    """Whole numbers from 0: negative binomial, without any units."""
+
+    family = "count"
+    expected = "whole numbers from 0"
+    is_read_as_logarithm = True
+
+    @staticmethod
+    def is_outside(values: np.ndarray) -> np.ndarray:
+        return (values < 0) | (values != np.floor(values)) & ~np.isnan(values)
+
+    @staticmethod
+    def units(targets: np.ndarray) -> tuple[float, float]:
+        return 0.0, 1.0
+
+    def decode(self, values: np.ndarray) -> np.ndarray:
+        return np.round(values)
+
+    @classmethod
+    def observation_model(cls, group: Sequence[OutputColumn]) -> ObservationModel:
+        return NegativeBinomialObservations(len(group))
+
+    @classmethod
+    def initialize(cls, observation_model: Any, targets: np.ndarray) -> None:
+        # twice Poisson's variance: no optimizer gets from 1 to the hundreds that large counts may need
+        observation_model.dispersion = torch.tensor(np.nanmean(targets, 0))
+
+    def decoder_scale(self, targets: np.ndarray) -> tuple[list[float], list[float]]:
+        # the decoder need not learn how large counts are
+        return [float(np.nanmean(targets))], [float(np.nanstd(targets))]

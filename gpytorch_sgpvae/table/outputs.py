@@ -1,0 +1,112 @@
+"""All outputs of a table together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..likelihoods import MixedObservations, ObservationModel, Prediction
+from ..likelihoods.observation_models.distributions import ColumnwiseDistribution
+from .families import OutputColumn
+
+
+class Outputs:
+    """
+    All output columns together: one observation model for their targets, and predictions in their own units.
+
+    :param columns: The columns, in the order of the targets.
+
+    :ivar groups: Neighboring columns that share an observation model.
+    """
+
+    def __init__(self, columns: Sequence[OutputColumn]):
+        self.columns = list(columns)
+        # classes differ in number
+        self.groups = [list(group) for _, group in groupby(self.columns, key=lambda c: (c.family, len(c.levels)))]
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    @property
+    def description(self) -> str:
+        """The columns and their families in a line."""
+        return "Outputs: " + ", ".join(column.description for column in self.columns)
+
+    def observation_model(self) -> ObservationModel:
+        models = [group[0].observation_model(group) for group in self.groups]
+        return models[0] if len(models) == 1 else MixedObservations(models)
+
+    def initialize(self, observation_model: Any, targets: np.ndarray) -> None:
+        """
+        Set what is known of the observation model before any training.
+
+        :param observation_model: What :meth:`observation_model` returned.
+        :param targets: (`N x P`)
+        """
+        models = getattr(observation_model, "observation_models", [observation_model])
+        ends = np.cumsum([len(group) for group in self.groups])[:-1]
+        for group, model, part in zip(self.groups, models, np.split(targets, ends, axis=1), strict=True):
+            group[0].initialize(model, part)
+
+    def decoder_scale(self, targets: np.ndarray) -> tuple[list[float], list[float]]:
+        """
+        What the decoder's values are shifted and scaled by.
+
+        :param targets: (`N x P`)
+        """
+        units = [column.decoder_scale(values) for column, values in zip(self.columns, targets.T, strict=True)]
+        return [value for shift, _ in units for value in shift], [value for _, scale in units for value in scale]
+
+    def values_of(self, targets: Tensor) -> Tensor:
+        """Targets in the columns' own units; those of labels stay the labels' numbers (`... x P`)."""
+        parts = zip(self.columns, targets.unbind(-1), strict=True)
+        return torch.stack([column.values_of(values) for column, values in parts], -1)
+
+    def in_units(self, targets: Distribution, added: Tensor, spread: Tensor) -> Distribution:
+        """
+        The distribution of the columns' own values, from that of their targets (`... x N x P`).
+
+        :param targets: What the observation model returned.
+        :param added: What is to be added to the targets, where that can be done (`N x P`).
+        :param spread: The standard deviation of what is added (`N x P`).
+        """
+        parts = zip(self.groups, _parts(targets), self._split(added), self._split(spread), strict=True)
+        return _side_by_side([group[0].in_units(group, part, more, width) for group, part, more, width in parts])
+
+    def numbers_of(self, values: Distribution) -> Distribution:
+        """The distributions of those outputs that are numbers to draw and to average (`... x N x Q`)."""
+        parts = zip(self.groups, _parts(values), strict=True)
+        return _side_by_side([part for group, part in parts if group[0].is_number])
+
+    def points(self, prediction: Prediction) -> Tensor:
+        """The mean of each value, or where values are labels the number of the most probable one (`N x P`)."""
+        return self._by_group(prediction, prediction.mean, lambda column: column.point)
+
+    def probabilities(self, prediction: Prediction, points: Tensor) -> Tensor:
+        """The probabilities of labels, NaN where values are none (`N x P`)."""
+        return self._by_group(prediction, points, lambda column: column.probability)
+
+    def _by_group(
+        self, prediction: Prediction, values: Tensor, method: Callable[[OutputColumn], Callable[..., Tensor]]
+    ) -> Tensor:
+        parts = zip(self.groups, _parts(prediction.components), self._split(values), strict=True)
+        return torch.cat([method(group[0])(components, columns) for group, components, columns in parts], -1)
+
+    def _split(self, values: Tensor) -> tuple[Tensor, ...]:
+        return values.split([len(group) for group in self.groups], -1)
+
+
+def _parts(distribution: Distribution) -> list[Distribution]:
+    """The distribution of each group."""
+    return distribution.parts if isinstance(distribution, ColumnwiseDistribution) else [distribution]
+
+
+def _side_by_side(parts: list[Distribution]) -> Distribution:
+    return parts[0] if len(parts) == 1 else ColumnwiseDistribution(parts)
