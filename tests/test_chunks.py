@@ -31,10 +31,13 @@ def gradients(model, elbo):
     return [parameter.grad.clone() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("chunk_size", [1, 5, 12, 100])
-@pytest.mark.parametrize("tasks", [(), (3,)])
-@pytest.mark.parametrize("shared_inputs", [True, False])
-@pytest.mark.parametrize("network", ["factornet", "pointnet"])
+@helpers.pairwise_cases(
+    "chunk_size, tasks, shared_inputs, network",
+    [5, 1, 12, 100],
+    [(3,), ()],
+    [True, False],
+    ["factornet", "pointnet"],
+)
 def test_the_elbo_and_its_gradient_are_those_without_chunks(chunk_size, tasks, shared_inputs, network):
     sgpvae = make_sgpvae(network=network)
     x, y = helpers.make_data(*tasks)

@@ -64,10 +64,15 @@ def permute_outputs(network: InferenceNetwork, permutation: torch.Tensor) -> Inf
     return network
 
 
-@pytest.mark.parametrize("batch_shape", [(), (4,), (2, 3)])
-@pytest.mark.parametrize("num_latents", [1, 2, None])
-@pytest.mark.parametrize("num_outputs", [1, 3])
-@pytest.mark.parametrize("num_points", [0, 1, 7])
+@helpers.pairwise_cases(
+    "network_class, batch_shape, num_latents, num_outputs, num_points, dtype",
+    helpers.NETWORKS,
+    [(4,), (2, 3), ()],
+    [2, 1, None],
+    [3, 1],
+    [7, 1, 0],
+    helpers.DTYPES,
+)
 def test_shapes_and_dtype(network_class, batch_shape, num_latents, num_outputs, num_points, dtype):
     network = network_class(num_outputs, num_latents).to(dtype)
     y = torch.randn(*batch_shape, num_points, num_outputs, dtype=dtype)
@@ -77,7 +82,9 @@ def test_shapes_and_dtype(network_class, batch_shape, num_latents, num_outputs, 
     assert sites.precision.dtype == sites.precision_mean.dtype == dtype
 
 
-@pytest.mark.parametrize("garbage", [0.0, 1e30, torch.nan, torch.inf])
+@helpers.pairwise_cases(
+    "network_class, dtype, garbage", helpers.NETWORKS, helpers.DTYPES, [torch.nan, torch.inf, 1e30, 0.0]
+)
 def test_missing_entries_influence_neither_values_nor_gradients(network_class, dtype, garbage):
     network = network_class(3, 2).to(dtype)
     y, observed = random_task(dtype, 4, 7, 3)
@@ -157,7 +164,7 @@ def test_every_output_of_factor_net_has_weights_of_its_own_and_all_are_evaluated
     torch.testing.assert_close(sites.precision.mT, precision)
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3, 1e6])
+@helpers.pairwise_cases("network_class, dtype, scale", helpers.NETWORKS, helpers.DTYPES, [1.0, 1e-6, 1e3, 1e6])
 def test_precision_is_positive_and_bounded_where_anything_is_observed(network_class, dtype, scale):
     network = network_class(3, 2).to(dtype)
     y = scale * torch.randn(50, 3, dtype=dtype)
@@ -174,7 +181,7 @@ def test_a_site_of_one_output_starts_with_the_initial_stddev(network_class):
     assert 0.15 < stddev.median() < 0.6
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
+@helpers.pairwise_cases("network_class, dtype, scale", helpers.NETWORKS, helpers.DTYPES, [1.0, 1e3, 1e6])
 def test_whole_training_steps_stay_finite_for_large_outputs(network_class, dtype, scale):
     model, likelihood = helpers.make_model(network=network_class, dtype=dtype), helpers.make_likelihood(dtype=dtype)
     x, y = helpers.make_data(3, num_points=60, dtype=dtype)
@@ -223,24 +230,24 @@ def test_copies_and_state_dicts_are_faithful(network_class):
 
 
 MISSINGNESS = {
-    "none": lambda observed: torch.ones_like(observed),
     "ragged": lambda observed: observed & (torch.rand(observed.shape[-1]) > torch.rand(observed.shape)),
+    "none": lambda observed: torch.ones_like(observed),
     "an output never observed": lambda observed: observed & (torch.arange(observed.shape[-1]) != 1),
     "one output alone": lambda observed: observed & (torch.arange(observed.shape[-1]) == 1),
     "everything": lambda observed: torch.zeros_like(observed),
 }
+# The entries of a block, given the number of rows that a network has.
+BLOCKS = {
+    "two networks": lambda num_rows: 2 * num_rows,
+    "some rows of a network": lambda num_rows: 3,
+    "a row of a network": lambda num_rows: 1,
+}
+# The rows from which on a network is evaluated by pieces.
+MIN_ROWS = {"pieces": 1, "products": 10**9}
 
 
 class TestBlocks:
     """On a CPU, large networks are evaluated in blocks that fit into its cache, at the observed entries alone."""
-
-    # of which a block has so many
-    sizes = pytest.mark.parametrize(
-        "entries",
-        [lambda num_rows: 2 * num_rows, lambda num_rows: 3, lambda num_rows: 1],
-        ids=["two networks", "some rows of a network", "a row of a network"],
-    )
-    by_pieces = pytest.mark.parametrize("min_rows", [1, 10**9], ids=["pieces", "products"])
 
     def run(self, network, y, observed):
         y = y.clone().requires_grad_()
@@ -250,11 +257,15 @@ class TestBlocks:
         loss.backward()
         return [sites.precision, sites.precision_mean, y.grad, *(parameter.grad for parameter in network.parameters())]
 
-    @sizes
-    @by_pieces
-    @pytest.mark.parametrize("missing", MISSINGNESS.values(), ids=MISSINGNESS.keys())
-    @pytest.mark.parametrize("batch_shape", [(), (4,), (2, 3)])
-    @pytest.mark.parametrize("num_outputs", [1, 5])
+    @helpers.pairwise_cases(
+        "network_class, entries, min_rows, missing, batch_shape, num_outputs",
+        helpers.NETWORKS,
+        BLOCKS,
+        MIN_ROWS,
+        MISSINGNESS,
+        [(4,), (2, 3), ()],
+        [5, 1],
+    )
     def test_they_change_neither_values_nor_gradients(
         self, network_class, entries, min_rows, missing, batch_shape, num_outputs
     ):
