@@ -34,7 +34,7 @@ from gpytorch_sgpvae import (
 )
 
 NETWORKS: list[type[InferenceNetwork]] = list(models.NETWORKS.values())
-DTYPES = [torch.float32, torch.float64]
+DTYPES = [torch.float64, torch.float32]
 
 
 def pairwise_cases(names: str, *values: Collection) -> pytest.MarkDecorator:

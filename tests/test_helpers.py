@@ -27,7 +27,7 @@ class TestPairwiseCases:
     def test_a_case_is_named_after_its_values(self):
         mark = helpers.pairwise_cases("kernel, dtype, size", helpers.KERNELS, helpers.DTYPES, [(2, 3), None])
         assert mark.args[0] == "kernel, dtype, size"
-        assert mark.args[1][0].id == "rbf-float32-(2, 3)"
+        assert mark.args[1][0].id == "rbf-float64-(2, 3)"
         assert mark.args[1][0].values == (helpers.rbf, helpers.DTYPES[0], (2, 3))
 
     def test_a_free_choice_is_the_first_value(self):

@@ -82,9 +82,7 @@ def test_shapes_and_dtype(network_class, batch_shape, num_latents, num_outputs, 
     assert sites.precision.dtype == sites.precision_mean.dtype == dtype
 
 
-@helpers.pairwise_cases(
-    "network_class, dtype, garbage", helpers.NETWORKS, helpers.DTYPES, [torch.nan, torch.inf, 1e30, 0.0]
-)
+@pytest.mark.parametrize("garbage", [0.0, 1e30, torch.nan, torch.inf])
 def test_missing_entries_influence_neither_values_nor_gradients(network_class, dtype, garbage):
     network = network_class(3, 2).to(dtype)
     y, observed = random_task(dtype, 4, 7, 3)
@@ -164,7 +162,7 @@ def test_every_output_of_factor_net_has_weights_of_its_own_and_all_are_evaluated
     torch.testing.assert_close(sites.precision.mT, precision)
 
 
-@helpers.pairwise_cases("network_class, dtype, scale", helpers.NETWORKS, helpers.DTYPES, [1.0, 1e-6, 1e3, 1e6])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3, 1e6])
 def test_precision_is_positive_and_bounded_where_anything_is_observed(network_class, dtype, scale):
     network = network_class(3, 2).to(dtype)
     y = scale * torch.randn(50, 3, dtype=dtype)
@@ -181,7 +179,7 @@ def test_a_site_of_one_output_starts_with_the_initial_stddev(network_class):
     assert 0.15 < stddev.median() < 0.6
 
 
-@helpers.pairwise_cases("network_class, dtype, scale", helpers.NETWORKS, helpers.DTYPES, [1.0, 1e3, 1e6])
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
 def test_whole_training_steps_stay_finite_for_large_outputs(network_class, dtype, scale):
     model, likelihood = helpers.make_model(network=network_class, dtype=dtype), helpers.make_likelihood(dtype=dtype)
     x, y = helpers.make_data(3, num_points=60, dtype=dtype)

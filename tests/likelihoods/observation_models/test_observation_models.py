@@ -300,7 +300,7 @@ class TestDistributions:
         model, decoded, y = make(case)
         assert torch.autograd.gradcheck(lambda h: model(h).log_prob(y), decoded.requires_grad_())
 
-    @pairwise_cases("family, scale, dtype", list(CASES), [1e3, 1.0], DTYPES)
+    @pytest.mark.parametrize("scale", [1.0, 1e3])
     def test_extreme_values_of_the_decoder_have_finite_densities_and_gradients(self, case, scale, dtype):
         model, decoded, y = make(case, dtype=dtype)
         for sign in (decoded.sign(), torch.ones_like(decoded), -torch.ones_like(decoded)):
