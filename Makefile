@@ -5,7 +5,7 @@ BIN := .venv/bin
 # glibc keeps what is freed, instead of giving large blocks back to the system at every step (see benchmarks/README.md).
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296
 
-.PHONY: help demo demo-balls test docs tutorials soak bench experiments lint format clean
+.PHONY: help demo demo-balls test test-fast docs tutorials soak bench experiments lint format clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -18,6 +18,9 @@ demo-balls: .venv/examples.installed ## Train on two bouncing balls, print a tab
 
 test: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/tutorials.installed ## Run the tests
 	$(BIN)/python -m pytest
+
+test-fast: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/tutorials.installed ## Run the tests that are not slow, in under two minutes
+	$(BIN)/python -m pytest -m "not slow"
 
 docs: .venv/docs.installed ## Build the documentation in docs/_build/html; a warning is an error
 	$(BIN)/python -m sphinx --conf-dir docs --fresh-env --fail-on-warning --keep-going --quiet . docs/_build/html

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import combinations, product
 from unittest.mock import MagicMock, patch
 
 import gpytorch
 import numpy as np
+import pytest
 import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
@@ -32,7 +34,33 @@ from gpytorch_sgpvae import (
 )
 
 NETWORKS: list[type[InferenceNetwork]] = list(models.NETWORKS.values())
-DTYPES = [torch.float32, torch.float64]
+DTYPES = [torch.float64, torch.float32]
+
+
+def pairwise_cases(names: str, *values: Collection) -> pytest.MarkDecorator:
+    """
+    Parametrize a test by a few of all combinations: any two values of any two parameters meet in one of them.
+
+    Where a case is free to choose, it takes the first value of a parameter: put the most ordinary one there, and not,
+    say, zero points, which would leave the others little to do.
+
+    :param names: separated by commas, as for `pytest.mark.parametrize`.
+    :param values: of each parameter; a dictionary has the names of its values as keys.
+    """
+    options = [list(v.items()) if isinstance(v, Mapping) else [(_label(x), x) for x in v] for v in values]
+    combined = [set(combinations(enumerate(case), 2)) for case in product(*(range(len(o)) for o in options))]
+    missing = set().union(*combined)
+    cases = []
+    while missing:
+        best = max(combined, key=lambda pairs: len(pairs & missing))
+        missing -= best
+        chosen = [options[i][j] for i, j in sorted({choice for pair in best for choice in pair})]
+        cases.append(pytest.param(*(x for _, x in chosen), id="-".join(label for label, _ in chosen)))
+    return pytest.mark.parametrize(names, cases)
+
+
+def _label(value: object) -> str:
+    return getattr(value, "__name__", str(value)).removeprefix("torch.")
 
 
 def rbf(batch_shape: torch.Size) -> Kernel:

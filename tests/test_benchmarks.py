@@ -36,6 +36,7 @@ def results(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_study_writes_a_table_a_plot_and_all_figures(study, results):
     text = (results / f"{study}.md").read_text()
@@ -54,11 +55,13 @@ def test_a_study_writes_a_table_a_plot_and_all_figures(study, results):
         assert goal["quartiles"][0] <= goal["median"] <= goal["quartiles"][1]
 
 
+@pytest.mark.slow
 def test_nothing_but_results_is_left_behind(results):
     files = {f"{study}.{end}" for study in STUDIES for end in ("json", "md", "png")}
     assert {path.name for path in results.iterdir()} == files | {"tables.jsonl"}
 
 
+@pytest.mark.slow
 def test_runs_of_imputers_are_not_run_again(results, monkeypatch, tmp_path):
     shutil.copy(results / "tables.jsonl", tmp_path)
     monkeypatch.setattr(tables, "outcome", None)  # nothing can be run
@@ -94,10 +97,12 @@ def test_hidden_entries_of_a_table_are_what_its_truth_has(hide):
         assert (blocks.all((1, 2)) == blocks.any((1, 2))).all()
 
 
+@pytest.mark.slow
 def test_the_table_says_how_to_get_the_authors_package_where_it_is_missing(results):
     assert (HOW_TO_GET_IT in (results / "shapes.md").read_text()) == (not AVAILABLE)
 
 
+@pytest.mark.slow
 def test_a_quick_run_does_not_touch_the_results(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command_line, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(command_line.tempfile, "mkdtemp", lambda prefix: str(tmp_path / prefix))

@@ -31,14 +31,17 @@ def gradients(model, elbo):
     return [parameter.grad.clone() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("chunk_size", [1, 5, 12, 100])
-@pytest.mark.parametrize("tasks", [(), (3,)])
-@pytest.mark.parametrize("shared_inputs", [True, False])
-@pytest.mark.parametrize("network", ["factornet", "pointnet"])
-def test_the_elbo_and_its_gradient_are_those_without_chunks(chunk_size, tasks, shared_inputs, network):
+@helpers.pairwise_cases(
+    "chunk_size, inputs, network",
+    [5, 1, 12, 100],
+    ["of each task", "shared by all tasks", "of one task"],
+    ["factornet", "pointnet"],
+)
+def test_the_elbo_and_its_gradient_are_those_without_chunks(chunk_size, inputs, network):
     sgpvae = make_sgpvae(network=network)
+    tasks = () if inputs == "of one task" else (3,)
     x, y = helpers.make_data(*tasks)
-    context = Context(x[0] if tasks and shared_inputs else x, y)
+    context = Context(x[0] if inputs == "shared by all tasks" else x, y)
     samples = torch.randn(2, *tasks, 12, 2, dtype=torch.float64)
     whole = sgpvae.elbo(context, base_samples=samples)
     expected = gradients(sgpvae, whole)

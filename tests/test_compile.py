@@ -8,6 +8,8 @@ import torch
 
 from gpytorch_sgpvae import GPVAE, SGPVAE, Context
 
+pytestmark = pytest.mark.slow
+
 
 # Dynamo warns of what it leaves to the interpreter, and of its own ways with functions that bring a gradient.
 @pytest.mark.filterwarnings("ignore")

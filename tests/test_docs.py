@@ -76,6 +76,7 @@ def test_the_reference_has_every_public_name():
     assert not missing
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("sphinx") is None, reason="make docs installs Sphinx")
 class TestSite:
     def build(self, source, output):

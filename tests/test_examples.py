@@ -9,6 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 BALLS = {"train-videos": 3, "test-videos": 2, "steps": 60, "pixels": 8, "prefix": 30, "iterations": 3, "batch-size": 2}
 TABLE = {"stations": 6, "weeks": 3, "max-epochs": 1, "inducing": 10}

@@ -64,6 +64,7 @@ def skip_without_what_it_needs(run):
         pytest.skip("the package gpar is not installed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", list(every_model()), ids=lambda run: f"{run.experiment}-{run.model}")
 def test_every_model_of_every_experiment_runs(run):
     skip_without_what_it_needs(run)
@@ -109,6 +110,7 @@ def test_the_command_line_leaves_a_line_for_each_run_and_does_not_run_it_again(t
     assert "2 of 3" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_in_a_process_of_its_own_is_the_run(tmp_path):
     main(["ball", "--model", "lds", "--smoke", "--workers", "1", "--results", str(tmp_path)])
     run = Run("ball", "lds")
@@ -311,6 +313,7 @@ def start_one_that_stays(connection):
     time.sleep(600)
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_an_experiment_that_is_killed():
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

@@ -58,14 +58,17 @@ def kernel(request):
     return request.param
 
 
-@pytest.fixture(params=[ZeroMean(), ConstantMean(), LinearMean(2)], ids=["zero_mean", "constant_mean", "linear_mean"])
-def mean(request):
-    return copy.deepcopy(request.param)
+MEANS = {"zero_mean": ZeroMean, "constant_mean": ConstantMean, "linear_mean": lambda: LinearMean(2)}
+INPUTS = {"own_inputs": False, "shared_inputs": True}
+every_kernel_and_mean = helpers.pairwise_cases("kernel, mean, dtype", helpers.KERNELS, MEANS, helpers.DTYPES)
+every_kernel_and_inputs = helpers.pairwise_cases(
+    "kernel, dtype, shared_inputs", helpers.KERNELS, helpers.DTYPES, INPUTS
+)
 
 
 def regression_model(kernel, mean, dtype, inducing_points, **kwargs):
     """A model whose sites are those of GP regression, g = y and v = σ²."""
-    model = helpers.Model(inducing_points, helpers.ExactSites(NOISE), kernel, mean, **kwargs).to(dtype)
+    model = helpers.Model(inducing_points, helpers.ExactSites(NOISE), kernel, mean(), **kwargs).to(dtype)
     with torch.no_grad():
         for parameter in (*model.mean_module.parameters(), *model.covar_module.parameters()):
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -85,6 +88,7 @@ def _no_grad():
 class TestTheorem1:
     """With the sites of GP regression the sparse posterior is the textbook's."""
 
+    @every_kernel_and_mean
     def test_the_elbo_is_titsias_bound(self, kernel, mean, dtype):
         model, likelihood = regression_model(kernel, mean, dtype, torch.rand(6, 2, dtype=dtype) * 3)
         x, y = torch.rand(15, 2, dtype=dtype) * 3, torch.randn(15, dtype=dtype)
@@ -93,6 +97,7 @@ class TestTheorem1:
         noise = likelihood.noise.double().item()
         assert_close(elbo, oracles.titsias_bound(Kuu, Kuf, Kff, mean_f, y.double(), noise), dtype)
 
+    @every_kernel_and_mean
     def test_the_posterior_at_inducing_points_equal_to_the_inputs_is_exact_gp_regression(self, kernel, mean, dtype):
         # up to the jitter's effect: jitter / noise relative to the data, and more in the worst direction
         jitter = 1e-8 if dtype == torch.float64 else 1e-4
@@ -123,6 +128,7 @@ class TestTheorem1:
         assert_close(q_f.covariance_matrix, exact.covariance, dtype, tolerance)
         assert_close(elbo, evidence, dtype, tolerance)
 
+    @every_kernel_and_mean
     def test_the_posterior_is_the_textbooks_sparse_posterior(self, kernel, mean, dtype):
         model, _ = regression_model(kernel, mean, dtype, torch.rand(6, 2, dtype=dtype) * 3)
         x, y, x_new = (
@@ -141,7 +147,7 @@ class TestTheorem1:
         kl = oracles.kl_divergence(q_u, oracles.Gaussian(mean_u, Kuu))
         assert_close(model.variational_strategy.kl_divergence(), kl, dtype)
 
-    @pytest.mark.parametrize("shared_inputs", [False, True], ids=["own_inputs", "shared_inputs"])
+    @every_kernel_and_inputs
     def test_every_latent_function_and_task_has_the_textbooks_posterior(self, kernel, dtype, shared_inputs):
         model = helpers.make_model(kernel=kernel, dtype=dtype).eval()
         x, y = helpers.make_data(4, dtype=dtype)
@@ -233,7 +239,7 @@ class TestTheorem2:
 class TestTheorem3:
     """Nothing observed: the prior."""
 
-    @pytest.mark.parametrize("network", helpers.NETWORKS)
+    @helpers.pairwise_cases("network, kernel, dtype", helpers.NETWORKS, helpers.KERNELS, helpers.DTYPES)
     def test_nothing_observed_gives_the_prior_with_finite_gradients(self, network, kernel, dtype):
         model, likelihood = (
             helpers.make_model(network=network, kernel=kernel, dtype=dtype),
@@ -262,7 +268,7 @@ class TestTheorem4:
     """Without inducing points: u = f."""
 
     @pytest.mark.usefixtures("_no_grad")
-    @pytest.mark.parametrize("shared_inputs", [False, True], ids=["own_inputs", "shared_inputs"])
+    @every_kernel_and_inputs
     def test_the_dense_posterior_is_exact_regression_on_the_sites(self, kernel, dtype, shared_inputs):
         model, _ = dense_model(kernel, dtype)
         model.eval()

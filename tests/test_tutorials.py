@@ -62,6 +62,7 @@ def test_there_are_ten_notebooks_with_numbers_of_their_own():
     assert numbers == [f"{number:02}" for number in range(1, 11)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_as_in_a_kernel")
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
 def test_the_code_runs(cells):
@@ -101,6 +102,7 @@ def test_it_says_what_was_learnt_and_where_to_go(path, text):
     assert headings[-2:] == ["What you learnt", "Where next"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("nbclient") is None, reason="make tutorials installs nbclient")
 class TestRun:
     def run(self, folder, *sources):
@@ -140,6 +142,7 @@ class TestRun:
         assert after == before
 
 
+@pytest.mark.slow
 def test_the_script_trains_gets_killed_goes_on_and_evaluates(tmp_path):
     command = [sys.executable, "-W", "ignore", TUTORIALS / "train_and_resume.py", "--epochs", "15", "--seconds", "0.2"]
     result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)

@@ -7,8 +7,7 @@ import torch
 from gpytorch_sgpvae import AmortizedVariationalDistribution, FactorNet, FreeFormSites, TaskELBO
 
 
-@pytest.mark.parametrize("num_latents", [None, 1, 2])
-@pytest.mark.parametrize("tasks", [(), (4,)])
+@helpers.pairwise_cases("num_latents, tasks, dtype", [2, 1, None], [(4,), ()], helpers.DTYPES)
 def test_they_start_as_the_networks_sites_and_keep_points_without_information_so(num_latents, tasks, dtype):
     network = FactorNet(3, num_latents).to(dtype)
     y = torch.randn(*tasks, 12, 3, dtype=dtype)

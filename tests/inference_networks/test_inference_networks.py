@@ -64,10 +64,15 @@ def permute_outputs(network: InferenceNetwork, permutation: torch.Tensor) -> Inf
     return network
 
 
-@pytest.mark.parametrize("batch_shape", [(), (4,), (2, 3)])
-@pytest.mark.parametrize("num_latents", [1, 2, None])
-@pytest.mark.parametrize("num_outputs", [1, 3])
-@pytest.mark.parametrize("num_points", [0, 1, 7])
+@helpers.pairwise_cases(
+    "network_class, batch_shape, num_latents, num_outputs, num_points, dtype",
+    helpers.NETWORKS,
+    [(4,), (2, 3), ()],
+    [2, 1, None],
+    [3, 1],
+    [7, 1, 0],
+    helpers.DTYPES,
+)
 def test_shapes_and_dtype(network_class, batch_shape, num_latents, num_outputs, num_points, dtype):
     network = network_class(num_outputs, num_latents).to(dtype)
     y = torch.randn(*batch_shape, num_points, num_outputs, dtype=dtype)
@@ -223,24 +228,24 @@ def test_copies_and_state_dicts_are_faithful(network_class):
 
 
 MISSINGNESS = {
-    "none": lambda observed: torch.ones_like(observed),
     "ragged": lambda observed: observed & (torch.rand(observed.shape[-1]) > torch.rand(observed.shape)),
+    "none": lambda observed: torch.ones_like(observed),
     "an output never observed": lambda observed: observed & (torch.arange(observed.shape[-1]) != 1),
     "one output alone": lambda observed: observed & (torch.arange(observed.shape[-1]) == 1),
     "everything": lambda observed: torch.zeros_like(observed),
 }
+# The entries of a block, given the number of rows that a network has.
+BLOCKS = {
+    "two networks": lambda num_rows: 2 * num_rows,
+    "some rows of a network": lambda num_rows: 3,
+    "a row of a network": lambda num_rows: 1,
+}
+# The rows from which on a network is evaluated by pieces.
+MIN_ROWS = {"pieces": 1, "products": 10**9}
 
 
 class TestBlocks:
     """On a CPU, large networks are evaluated in blocks that fit into its cache, at the observed entries alone."""
-
-    # of which a block has so many
-    sizes = pytest.mark.parametrize(
-        "entries",
-        [lambda num_rows: 2 * num_rows, lambda num_rows: 3, lambda num_rows: 1],
-        ids=["two networks", "some rows of a network", "a row of a network"],
-    )
-    by_pieces = pytest.mark.parametrize("min_rows", [1, 10**9], ids=["pieces", "products"])
 
     def run(self, network, y, observed):
         y = y.clone().requires_grad_()
@@ -250,11 +255,15 @@ class TestBlocks:
         loss.backward()
         return [sites.precision, sites.precision_mean, y.grad, *(parameter.grad for parameter in network.parameters())]
 
-    @sizes
-    @by_pieces
-    @pytest.mark.parametrize("missing", MISSINGNESS.values(), ids=MISSINGNESS.keys())
-    @pytest.mark.parametrize("batch_shape", [(), (4,), (2, 3)])
-    @pytest.mark.parametrize("num_outputs", [1, 5])
+    @helpers.pairwise_cases(
+        "network_class, entries, min_rows, missing, batch_shape, num_outputs",
+        helpers.NETWORKS,
+        BLOCKS,
+        MIN_ROWS,
+        MISSINGNESS,
+        [(4,), (2, 3), ()],
+        [5, 1],
+    )
     def test_they_change_neither_values_nor_gradients(
         self, network_class, entries, min_rows, missing, batch_shape, num_outputs
     ):

@@ -2,6 +2,7 @@ import copy
 import pickle
 from unittest.mock import patch
 
+import helpers
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -55,10 +56,7 @@ ACTIVATIONS = {
 }
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS.keys())
-@pytest.mark.parametrize("depth", [0, 1, 2, 3])
-@pytest.mark.parametrize("in_size", [1, 2])
-@pytest.mark.parametrize("num_rows", [0, 1, 40])
+@helpers.pairwise_cases("activation, depth, in_size, num_rows", ACTIVATIONS, [2, 1, 3, 0], [1, 2], [40, 1, 0])
 def test_groups_of_a_stack_equal_the_stack(activation, depth, in_size, num_rows):
     stack = StackedMLP(5, in_size, 4, (6,) * depth, activation).double()
     inputs = torch.randn(5, num_rows, in_size, dtype=torch.float64)

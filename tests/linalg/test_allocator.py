@@ -24,6 +24,7 @@ print(faults() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have their own ways")
 def test_memory_that_a_step_frees_is_there_for_the_next_one(monkeypatch):
     """Ten steps with ten tensors of 2 MB each; pages have 4 KB or more."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 
 import gpytorch
+import helpers
 import pytest
 import torch
 
@@ -22,10 +23,10 @@ def make_kernels(ard_num_dims, batch_shape, dtype):
     return ours, theirs
 
 
-@pytest.mark.parametrize("ard_num_dims", [None, 3])
-@pytest.mark.parametrize("batch_shape", [(), (2,)])
-@pytest.mark.parametrize("tasks", [(), (4, 1), (4, 2)])
 @pytest.mark.parametrize("diag", [True, False])
+@helpers.pairwise_cases(
+    "ard_num_dims, batch_shape, tasks, dtype", [3, None], [(2,), ()], [(4, 2), (4, 1), ()], helpers.DTYPES
+)
 def test_it_is_gpytorchs_kernel_and_so_are_its_gradients(ard_num_dims, batch_shape, tasks, diag, dtype):
     kernels = make_kernels(ard_num_dims, torch.Size(batch_shape), dtype)
     x1 = torch.randn(*tasks, 7, 3, dtype=dtype, requires_grad=True)

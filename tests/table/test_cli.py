@@ -29,6 +29,7 @@ def run(*arguments):
     return main([str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_the_whole_way_from_a_pipe_in_a_process_of_its_own(files, table, tmp_path, monkeypatch, capsys):
     text = (files / "table.csv").read_text()
     line = [

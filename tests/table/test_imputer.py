@@ -193,6 +193,7 @@ class TestFit:
         imputer = make_imputer(families={"cars": "real"}, max_epochs=1).fit(table)
         assert imputer.families_["cars"] == "real"
 
+    @pytest.mark.slow
     def test_intervals_of_large_counts_are_as_wide_as_poissons(self):
         random = np.random.default_rng(0)
         table = pd.DataFrame({"site": np.repeat(np.arange(10), 12), "day": np.tile(np.arange(12), 10)})
@@ -203,6 +204,7 @@ class TestFit:
         predicted = imputer.fit(table).predict(table[["site", "day"]], context=table)
         assert 0.8 < predicted["cars_std"].mean() / 20 < 1.5
 
+    @pytest.mark.slow
     def test_one_long_task_is_learnt_in_windows(self, monkeypatch):
         monkeypatch.setattr("gpytorch_sgpvae.table.learning.WINDOW", 40)
         time = np.arange(120.0)

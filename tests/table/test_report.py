@@ -117,6 +117,7 @@ def test_the_scores_are_those_of_score_and_of_the_baselines(page, table, imputer
     assert compared[2] == f"{np.sqrt((errors**2).mean()):.3g}"
 
 
+@pytest.mark.slow
 def test_the_same_table_makes_the_same_page(imputer, table, path, tmp_path):
     write_report(imputer, table, tmp_path / "again.html", TITLE)
     assert (tmp_path / "again.html").read_bytes() == path.read_bytes()

@@ -29,6 +29,7 @@ def test_it_predicts_the_same_after_loading(imputer, table, folder):
     assert loaded.get_params() == {**imputer.get_params(), "progress": True, "dtype": "float64"}
 
 
+@pytest.mark.slow
 def test_it_predicts_the_same_in_another_process(imputer, table, folder, tmp_path):
     table.to_csv(tmp_path / "table.csv", index=False)
     script = (

@@ -11,6 +11,8 @@ import torch
 from lightning.pytorch import Callback
 from training_runs import assert_same_parameters, make_loader, make_module, make_quiet_trainer, make_tasks
 
+pytestmark = pytest.mark.slow
+
 
 class Signal(Callback):
     """Sends this process a signal in the middle of a batch."""
@@ -39,8 +41,8 @@ def reference(tmp_path_factory):
 
 
 def test_three_kills_of_real_processes_cost_nothing_but_time(tmp_path):
-    soak.finish(tmp_path / "reference", epochs=40, checkpoint_every=10)
-    kills = soak.kill_and_resume(tmp_path / "killed", 3, epochs=40, checkpoint_every=2, seconds=0.8, seed=0)
+    soak.finish(tmp_path / "reference", epochs=20, checkpoint_every=10)
+    kills = soak.kill_and_resume(tmp_path / "killed", 3, epochs=20, checkpoint_every=2, seconds=0.2, seed=0)
     assert len(kills) == 3
     assert {name for name, _ in kills} == {"SIGKILL", "SIGTERM"}
     assert not soak.differing(tmp_path / "reference", tmp_path / "killed")

@@ -54,6 +54,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("checkpoint_every", [1, 3])
 def test_a_kill_before_any_batch_costs_nothing_but_time(tmp_path, setting, checkpoint_every):

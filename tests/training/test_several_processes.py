@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parent.parent
 
 SCRIPT = """

@@ -20,8 +20,7 @@ def training_step(model, likelihood, context):
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 7])
-@pytest.mark.parametrize("wrapped", [True, False])
-def test_one_cholesky_of_kuu_per_latent_batch_and_step_whatever_the_number_of_tasks(tasks, wrapped):
+def test_one_cholesky_of_kuu_per_latent_batch_and_step_whatever_the_number_of_tasks(tasks):
     model, likelihood = helpers.make_model(), helpers.make_likelihood()
     context = Context(*helpers.make_data(tasks))
     with helpers.cholesky_calls() as shapes:
