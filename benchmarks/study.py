@@ -138,7 +138,7 @@ def environment(options: Options) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "processor": _processor(),
         "threads": options.threads,
         "repeats": options.repeats,

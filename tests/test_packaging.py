@@ -4,10 +4,14 @@ import importlib
 import importlib.metadata
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import gpytorch_sgpvae
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # which pytest brings along
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

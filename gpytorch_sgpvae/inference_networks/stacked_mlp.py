@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from .._compat import is_compiling, is_in_transform
 from ..mlp import layer_sizes
 
 # From so many rows on, what is done for each of them outweighs what is done once for a layer of a CPU's network.
@@ -105,8 +106,8 @@ def entries_per_block(observed: Tensor, bytes_per_entry: int) -> int | None:
         observed.numel() * bytes_per_entry <= BLOCK_BYTES
         or observed.device.type != "cpu"
         or type(observed) is not Tensor
-        or torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
+        or is_compiling()
+        or is_in_transform()
     ):
         return None
     return max(1, BLOCK_BYTES // bytes_per_entry)

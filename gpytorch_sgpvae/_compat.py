@@ -1,0 +1,51 @@
+"""
+All that depends on a version of Python, torch or GPyTorch, and every private name of theirs that the package uses. Each
+entry says which version lacks what; an entry goes when the lower bound in `pyproject.toml` has passed that version.
+
+Two private names stand elsewhere: the base classes `_VariationalStrategy` and `_VariationalDistribution`, which
+GPyTorch documents for classes like ours to inherit from.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from gpytorch.settings import _linalg_dtype_cholesky
+from torch.utils import _pytree
+
+__all__ = ["add_note", "cholesky_dtype", "is_compiling", "is_in_transform", "tree_leaves", "tree_map"]
+
+# The functions on nested containers are private in every torch so far, and torch < 2.2 has no tree_leaves.
+tree_map = _pytree.tree_map
+tree_leaves = getattr(_pytree, "tree_leaves", lambda tree: _pytree.tree_flatten(tree)[0])
+
+# torch < 2.3 has no torch.compiler.is_compiling.
+is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
+
+
+def is_in_transform() -> bool:
+    """
+    Whether a transform of :mod:`torch.func`, such as `vmap`, is running. No torch has a public way to ask, and one that
+    lost the private way would get the answer yes: whoever asks then does what is right for both, if slower.
+    """
+    peek = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
+    return peek is None or peek() is not None
+
+
+def cholesky_dtype() -> torch.dtype:
+    """The dtype in which GPyTorch factorizes matrices. It can be set in public, but is read by a private name."""
+    return _linalg_dtype_cholesky.value()
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """
+    Add a line to what is shown of an error. Python 3.10 has no `add_note` and shows no notes: there the line is also
+    put at the end of the message, where the message is the error's only argument.
+    """
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+    else:
+        error.__notes__ = [*getattr(error, "__notes__", []), note]
+        if len(error.args) == 1 and isinstance(error.args[0], str):
+            error.args = (f"{error.args[0]}\n{note}",)
