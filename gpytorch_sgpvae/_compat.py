@@ -8,13 +8,25 @@ GPyTorch documents for classes like ours to inherit from.
 
 from __future__ import annotations
 
+import inspect
 import sys
 
 import torch
 from gpytorch.settings import _linalg_dtype_cholesky
+from gpytorch.variational import IndependentMultitaskVariationalStrategy
 from torch.utils import _pytree
 
-__all__ = ["add_note", "cholesky_dtype", "is_compiling", "is_in_transform", "tree_leaves", "tree_map"]
+__all__ = [
+    "DIAG_BY_DEFAULT",
+    "FUSED",
+    "OutOfMemoryError",
+    "add_note",
+    "cholesky_dtype",
+    "is_compiling",
+    "is_in_transform",
+    "tree_leaves",
+    "tree_map",
+]
 
 # The functions on nested containers are private in every torch so far, and torch < 2.2 has no tree_leaves.
 tree_map = _pytree.tree_map
@@ -22,6 +34,16 @@ tree_leaves = getattr(_pytree, "tree_leaves", lambda tree: _pytree.tree_flatten(
 
 # torch < 2.3 has no torch.compiler.is_compiling.
 is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
+
+# torch < 2.5 has it only as an error of torch.cuda.
+OutOfMemoryError = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+
+# GPyTorch < 1.15 does not know `diag`: its multitask strategies need the whole covariance of the strategy within them, but
+# do not ask for it. There it is computed unasked.
+DIAG_BY_DEFAULT = "diag" in inspect.signature(IndependentMultitaskVariationalStrategy.__call__).parameters
+
+# torch < 2.4 has an Adam in one kernel for GPUs alone, and raises an error elsewhere: there torch chooses.
+FUSED = True if torch.__version__ >= (2, 4) else None
 
 
 def is_in_transform() -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from .._compat import FUSED
 from ..context import Context
 from ..likelihoods import DecoderLikelihood
 from ..mlls import TaskELBO
@@ -233,7 +234,7 @@ class SGPVAEModule(LightningModule):
                 self.log(f"val_{name}", score / hidden, prog_bar=True)
 
     def configure_optimizers(self) -> dict[str, Any]:
-        optimizer = torch.optim.Adam(parameter_groups(self, self.hparams.learning_rate), fused=True)
+        optimizer = torch.optim.Adam(parameter_groups(self, self.hparams.learning_rate), fused=FUSED)
         if callable(self.schedule):
             scheduler = self.schedule(optimizer, self._num_steps())
         else:

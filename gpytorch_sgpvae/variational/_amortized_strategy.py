@@ -14,6 +14,7 @@ from gpytorch.variational._variational_strategy import _VariationalStrategy
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from .._compat import DIAG_BY_DEFAULT
 from ..context import Context, as_context
 from ..linalg.allocator import keep_freed_memory
 from ..sites import GaussianSites
@@ -171,7 +172,7 @@ class _AmortizedStrategy(_VariationalStrategy):
         self,
         x: Tensor,
         prior: bool = False,
-        diag: bool = True,
+        diag: bool = DIAG_BY_DEFAULT,
         context: Context | tuple[Tensor, Tensor] | Encoding | None = None,
         **kwargs: Any,
     ) -> MultivariateNormal:
