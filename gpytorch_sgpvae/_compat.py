@@ -36,7 +36,7 @@ __all__ = [
 DIAG_BY_DEFAULT = "diag" in inspect.signature(IndependentMultitaskVariationalStrategy.__call__).parameters
 
 # torch < 2.4 has an Adam in one kernel for GPUs only, and raises an error elsewhere: there torch chooses.
-FUSED = True if torch.__version__ >= "2.4" else None  # compared as versions, not as strings
+FUSED = True if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4) else None
 
 # torch < 2.5 has it only among the errors of torch.cuda.
 OutOfMemoryError = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError

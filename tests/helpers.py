@@ -8,11 +8,13 @@ from unittest.mock import MagicMock, patch
 
 import gpytorch
 import numpy as np
+import pytest
 import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean, Mean
 from gpytorch.variational import IndependentMultitaskVariationalStrategy
+from packaging.version import Version
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -33,6 +35,10 @@ from gpytorch_sgpvae import (
 
 NETWORKS: list[type[InferenceNetwork]] = list(models.NETWORKS.values())
 DTYPES = [torch.float32, torch.float64]
+# Older ones cannot compile a training step: 2.6 fails, 2.9 does it.
+needs_compile = pytest.mark.skipif(
+    Version(torch.__version__) < Version("2.9"), reason="torch.compile needs torch 2.9 or newer here"
+)
 
 
 def rbf(batch_shape: torch.Size) -> Kernel:

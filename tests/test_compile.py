@@ -9,6 +9,7 @@ import torch
 from gpytorch_sgpvae import GPVAE, SGPVAE, Context
 
 
+@helpers.needs_compile
 # Dynamo warns of what it leaves to the interpreter, and of its own ways with functions that bring a gradient.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dense", [True, False])

@@ -63,7 +63,8 @@ class StackedMLP(torch.nn.Module):
         if input.device.type == "cpu" and input.shape[1] >= MANY_ROWS:
             return _evaluate_columns(list(self.weights), list(self.biases), list(self.activations), input)
         hidden = input  # (P, B, in)
-        for weight, bias, activation in zip(self.weights, self.biases, self.activations, strict=False):
+        # no strict=False, which torch.compile took for True until at least torch 2.9
+        for weight, bias, activation in zip(self.weights, self.biases, self.activations):  # noqa: B905
             hidden = activation(torch.baddbmm(bias, hidden, weight))  # (P, B, hidden)
         return torch.baddbmm(self.biases[-1], hidden, self.weights[-1])  # (P, B, out)
 
@@ -147,7 +148,7 @@ def _evaluate_columns(
 ) -> Tensor:
     """A stack with units before rows: products whose last dimension is the long one are faster, up to twice."""
     hidden = input.mT.contiguous()  # (P, in, B)
-    for weight, bias, activation in zip(weights, biases, activations, strict=False):
+    for weight, bias, activation in zip(weights, biases, activations):  # noqa: B905, as above
         hidden = torch.baddbmm(bias.mT, weight.mT, hidden)  # (P, hidden, B)
         # any other may tell one dimension from another, and gets them in their order
         hidden = activation(hidden) if type(activation) is torch.nn.ReLU else activation(hidden.mT).mT

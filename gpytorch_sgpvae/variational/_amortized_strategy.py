@@ -10,7 +10,7 @@ from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import ApproximateGP
 from gpytorch.utils.errors import CachingError
 from gpytorch.utils.memoize import add_to_cache, get_from_cache
-from gpytorch.variational._variational_strategy import _VariationalStrategy
+from gpytorch.variational import _VariationalStrategy
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
