@@ -1,11 +1,14 @@
 # Each target sets up what it needs: a virtual environment in .venv (.venv-bench for the benchmarks, which bring in other
-# people's packages), with the exact versions in constraints.txt.
+# people's packages), with the exact versions in constraints.txt; .venv-oldest and .venv-newest, with those in
+# constraints-oldest.txt and constraints-newest.txt.
 PYTHON ?= python3
+PYTHON_OLDEST ?= python3.10
+PYTHON_NEWEST ?= python3.13
 BIN := .venv/bin
 # glibc keeps what is freed, instead of giving large blocks back to the system at every step (see benchmarks/README.md).
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296
 
-.PHONY: help demo demo-balls test test-fast docs tutorials soak bench experiments lint format clean
+.PHONY: help demo demo-balls test test-fast test-oldest test-newest docs tutorials soak bench experiments lint format clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -21,6 +24,12 @@ test: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/
 
 test-fast: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/tutorials.installed ## Run the tests that are not slow, in under two minutes
 	$(BIN)/python -m pytest -m "not slow"
+
+test-oldest: .venv-oldest/test.installed ## Run the tests with the lower bounds of pyproject.toml; downloads several GB
+	.venv-oldest/bin/python -m pytest
+
+test-newest: .venv-newest/test.installed ## Run the tests with the newest releases; downloads several GB
+	.venv-newest/bin/python -m pytest
 
 docs: .venv/docs.installed ## Build the documentation in docs/_build/html; a warning is an error
 	$(BIN)/python -m sphinx --conf-dir docs --fresh-env --fail-on-warning --keep-going --quiet . docs/_build/html
@@ -51,13 +60,19 @@ format: .venv/lint.installed ## Format the code
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environments and caches
-	rm -rf .venv .venv-bench docs/_build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-oldest .venv-newest docs/_build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.venv/bin/python .venv-bench/bin/python: %/bin/python:
+.venv-oldest/bin/python: PYTHON := $(PYTHON_OLDEST)
+.venv-newest/bin/python: PYTHON := $(PYTHON_NEWEST)
+.venv/bin/python .venv-bench/bin/python .venv-oldest/bin/python .venv-newest/bin/python: %/bin/python:
 	$(PYTHON) -m venv $*
 
 .venv/%.installed: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
+	touch $@
+
+.venv-oldest/test.installed .venv-newest/test.installed: .venv-%/test.installed: .venv-%/bin/python pyproject.toml constraints-%.txt
+	.venv-$*/bin/python -m pip install --quiet --constraint constraints-$*.txt --editable '.[test,examples,table,tutorials]'
 	touch $@
 
 .venv-bench/bench.installed: .venv-bench/bin/python pyproject.toml constraints.txt benchmarks/peers.txt

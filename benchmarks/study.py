@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
+
+from gpytorch_sgpvae.plotting.styles import STYLES
 
 from .measure import Memory, Spread
 from .shapes import SHAPES, Shape
 
 # Okabe and Ito's colours, which everybody can tell apart, without the yellow that nobody sees on white.
-COLOURS = [matplotlib.color_sequences["okabe_ito"][i] for i in (5, 6, 3, 7, 1, 2, 0)]
+COLOURS = [style["color"] for style in STYLES]
 
 GIB = 2**30
 
@@ -138,7 +139,7 @@ def environment(options: Options) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "processor": _processor(),
         "threads": options.threads,
         "repeats": options.repeats,

@@ -50,7 +50,7 @@ def execute_one(run: Run, smoke: bool) -> dict[str, Any]:
         "elbo": outcome.elbo,
         "scores": outcome.scores,
         "seconds": time.perf_counter() - start,
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "versions": {package: importlib.metadata.version(package) for package in packages},
         **outcome.extra,
     }

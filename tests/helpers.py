@@ -15,6 +15,7 @@ from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean, Mean
 from gpytorch.variational import IndependentMultitaskVariationalStrategy
+from packaging.version import Version
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -35,6 +36,10 @@ from gpytorch_sgpvae import (
 
 NETWORKS: list[type[InferenceNetwork]] = list(models.NETWORKS.values())
 DTYPES = [torch.float64, torch.float32]
+# Older ones cannot compile a training step: 2.6 fails, 2.9 does it.
+needs_compile = pytest.mark.skipif(
+    Version(torch.__version__) < Version("2.9"), reason="torch.compile needs torch 2.9 or newer here"
+)
 
 
 def pairwise_cases(names: str, *values: Collection) -> pytest.MarkDecorator:

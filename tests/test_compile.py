@@ -11,6 +11,7 @@ from gpytorch_sgpvae import GPVAE, SGPVAE, Context
 pytestmark = pytest.mark.slow
 
 
+@helpers.needs_compile
 # Dynamo warns of what it leaves to the interpreter, and of its own ways with functions that bring a gradient.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dense", [True, False])

@@ -228,7 +228,8 @@ def _film(
     dtype: torch.dtype | None,
 ) -> BouncingBalls:
     """Videos of balls, those in front last; a motion maps the phase in [0, 1) to a height in [0, 1]."""
-    device = torch.get_default_device() if generator is None else generator.device
+    # a tensor knows the default device, also in torch < 2.3, which has no get_default_device
+    device = (torch.empty(0) if generator is None else generator).device
     options: dict[str, Any] = {"dtype": dtype or torch.get_default_dtype(), "device": device}
     time = torch.arange(num_steps, **options)  # (N,)
     start = torch.rand(num_tasks, 1, len(motions), generator=generator, **options)

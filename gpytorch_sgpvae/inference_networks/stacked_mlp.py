@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from .._compat import is_compiling, is_in_transform
 from ..mlp import layer_sizes
 
 # From so many rows on, what is done for each of them outweighs what is done once for a layer of a CPU's network.
@@ -62,7 +63,8 @@ class StackedMLP(torch.nn.Module):
         if input.device.type == "cpu" and input.shape[1] >= MANY_ROWS:
             return _evaluate_columns(list(self.weights), list(self.biases), list(self.activations), input)
         hidden = input  # (P, B, in)
-        for weight, bias, activation in zip(self.weights, self.biases, self.activations, strict=False):
+        # no strict=False, which torch.compile took for True until at least torch 2.9
+        for weight, bias, activation in zip(self.weights, self.biases, self.activations):  # noqa: B905
             hidden = activation(torch.baddbmm(bias, hidden, weight))  # (P, B, hidden)
         return torch.baddbmm(self.biases[-1], hidden, self.weights[-1])  # (P, B, out)
 
@@ -105,8 +107,8 @@ def entries_per_block(observed: Tensor, bytes_per_entry: int) -> int | None:
         observed.numel() * bytes_per_entry <= BLOCK_BYTES
         or observed.device.type != "cpu"
         or type(observed) is not Tensor
-        or torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
+        or is_compiling()
+        or is_in_transform()
     ):
         return None
     return max(1, BLOCK_BYTES // bytes_per_entry)
@@ -146,7 +148,7 @@ def _evaluate_columns(
 ) -> Tensor:
     """A stack with units before rows: products whose last dimension is the long one are faster, up to twice."""
     hidden = input.mT.contiguous()  # (P, in, B)
-    for weight, bias, activation in zip(weights, biases, activations, strict=False):
+    for weight, bias, activation in zip(weights, biases, activations):  # noqa: B905, as above
         hidden = torch.baddbmm(bias.mT, weight.mT, hidden)  # (P, hidden, B)
         # any other may tell one dimension from another, and gets them in their order
         hidden = activation(hidden) if type(activation) is torch.nn.ReLU else activation(hidden.mT).mT

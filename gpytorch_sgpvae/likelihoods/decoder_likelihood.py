@@ -10,6 +10,7 @@ from gpytorch.likelihoods import Likelihood
 from torch import Tensor
 from torch.distributions import Distribution
 
+from .._compat import add_note
 from .prediction import Prediction, function_marginals
 from .targets import as_rows, check_support, fill_missing
 
@@ -55,8 +56,8 @@ class DecoderLikelihood(Likelihood):
         try:
             decoded = self.decoder(function_samples)
         except RuntimeError as error:
-            error.add_note(
-                f"The decoder was given latent functions of shape {tuple(function_samples.shape)}, (..., N, K)."
+            add_note(
+                error, f"The decoder was given latent functions of shape {tuple(function_samples.shape)}, (..., N, K)."
             )
             raise
         distribution = self.observation_model(decoded)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from gpytorch.settings import _linalg_dtype_cholesky
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.autograd import Function
+
+from .._compat import cholesky_dtype
 
 # Below this a site is as good as linear: its precision times any latent value squared is beyond float64's sight.
 SMALLEST_PRECISION = 1e-12
@@ -261,7 +262,7 @@ class MarginalsFunction(Function):
 
 def working_dtype(tensor: Tensor) -> torch.dtype:
     """What matrices are factorized in: GPyTorch's Cholesky dtype, or a wider one that is there already."""
-    return torch.promote_types(tensor.dtype, _linalg_dtype_cholesky.value())
+    return torch.promote_types(tensor.dtype, cholesky_dtype())
 
 
 def matvec(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+
+from .._compat import tree_leaves, tree_map
 
 
 def recomputed(function: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

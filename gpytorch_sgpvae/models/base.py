@@ -16,7 +16,7 @@ from ..likelihoods import DecoderLikelihood, GaussianObservations, Prediction
 from ..linalg.kernels import ScaledRBFKernel
 from ..mlls import TaskELBO
 from ..mlp import MLP
-from ..variational import AmortizedVariationalDistribution, Posterior, condition
+from ..variational import AmortizedVariationalDistribution, Posterior, amortized_strategy, condition
 
 NETWORKS: dict[str, type[InferenceNetwork]] = {
     "factornet": FactorNet,
@@ -27,9 +27,39 @@ NETWORKS: dict[str, type[InferenceNetwork]] = {
 
 
 class AmortizedModel(gpytorch.Module):
-    """
-    What the ready-made models share: K latent functions, a decoder, an inference network, and how to train and ask
-    them. A subclass chooses the prior and the strategy.
+    r"""
+    An approximate GP with an amortized strategy, together with its likelihood: how to train them and how to ask them.
+    The ready-made models are made of it, and a model of your own becomes one by it:
+
+    .. math::
+
+        f \sim \mathcal{GP}, \qquad y_{np} \mid \mathbf f(\mathbf x_n) \sim p \left( y_{np} \mid h_p(\mathbf f(\mathbf x_n))
+        \right), \qquad
+        \mathcal L^{(t)} = \sum_n \mathbb E_q \log p(\mathbf y_n^o \mid \mathbf f_n) - \mathrm{KL} [ q^{(t)} \Vert p ]
+
+    :param model: The approximate GP, with inputs `*T x N x D`.
+    :param likelihood: The likelihood of outputs `*T x N x P`.
+
+    Example:
+        >>> import gpytorch, torch
+        >>> from gpytorch_sgpvae import (
+        ...     AmortizedModel, AmortizedVariationalDistribution, AmortizedVariationalStrategy, DecoderLikelihood,
+        ...     FactorNet, GaussianObservations,
+        ... )
+        >>> class LinearCoregionalization(gpytorch.models.ApproximateGP):
+        ...     def __init__(self, inducing_points):
+        ...         q_u = AmortizedVariationalDistribution(FactorNet(num_outputs=5, num_latents=2))
+        ...         strategy = AmortizedVariationalStrategy(self, inducing_points, q_u)
+        ...         super().__init__(gpytorch.variational.IndependentMultitaskVariationalStrategy(strategy, num_tasks=2))
+        ...         self.mean_module = gpytorch.means.ZeroMean()
+        ...         self.covar_module = gpytorch.kernels.MaternKernel(nu=1.5, batch_shape=torch.Size([2]))
+        ...     def forward(self, x):
+        ...         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+        >>> likelihood = DecoderLikelihood(torch.nn.Linear(2, 5), GaussianObservations(5))
+        >>> model = AmortizedModel(LinearCoregionalization(torch.rand(8, 1)), likelihood)
+        >>> context = (torch.rand(20, 1), torch.randn(7, 20, 5))
+        >>> model.elbo(context).shape, model.eval().predict(torch.rand(4, 1), context).mean.shape
+        (torch.Size([7]), torch.Size([7, 4, 5]))
     """
 
     def __init__(self, model: gpytorch.models.ApproximateGP, likelihood: DecoderLikelihood):
@@ -40,7 +70,7 @@ class AmortizedModel(gpytorch.Module):
     @property
     def strategy(self) -> Any:
         """The variational strategy, for `strategy.set_inducing_points` and the like."""
-        return self.model.variational_strategy.base_variational_strategy
+        return amortized_strategy(self.model)
 
     def forward(self, x: Tensor, **kwargs: Any) -> MultivariateNormal:
         """What :attr:`model` returns: q(f) at x given `context=`, or the prior with `prior=True`."""

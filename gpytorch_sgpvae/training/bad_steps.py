@@ -10,6 +10,7 @@ import torch
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
+from .._compat import OutOfMemoryError
 from .task_dataset import TaskBatch
 
 log = logging.getLogger("gpytorch_sgpvae.training")
@@ -19,7 +20,7 @@ NUMERICAL_ERRORS = (
     NotPSDError,
     NanError,
     torch.linalg.LinAlgError,
-    torch.OutOfMemoryError,
+    OutOfMemoryError,
     ValueError,
     ArithmeticError,
 )

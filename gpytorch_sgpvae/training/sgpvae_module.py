@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from .._compat import FUSED, get_total_norm
 from ..context import Context
 from ..likelihoods import DecoderLikelihood
 from ..mlls import TaskELBO
@@ -199,7 +200,7 @@ class SGPVAEModule(LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         # Averaged over the processes by now: all of them see the same gradients, and come to the same decision.
         gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
-        is_good = bool(torch.nn.utils.get_total_norm(gradients, norm_type=math.inf).isfinite())
+        is_good = bool(get_total_norm(gradients, norm_type=math.inf).isfinite())
         if not is_good:
             # An optimizer passes over parameters without gradients: no parameter moves, and no moment.
             optimizer.zero_grad(set_to_none=True)
@@ -233,7 +234,7 @@ class SGPVAEModule(LightningModule):
                 self.log(f"val_{name}", score / hidden, prog_bar=True)
 
     def configure_optimizers(self) -> dict[str, Any]:
-        optimizer = torch.optim.Adam(parameter_groups(self, self.hparams.learning_rate), fused=True)
+        optimizer = torch.optim.Adam(parameter_groups(self, self.hparams.learning_rate), fused=FUSED)
         if callable(self.schedule):
             scheduler = self.schedule(optimizer, self._num_steps())
         else:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from .._compat import add_note
 from ..context import Context, as_pair, pad_tasks
 from ..utils.seeds import seeded
 
@@ -144,7 +145,7 @@ class TaskDataset(Dataset):
         try:
             x, y = self._read(i, seed)
         except Exception as error:
-            error.add_note(f"This happened while reading task {self.ids[i]!r}.")
+            add_note(error, f"This happened while reading task {self.ids[i]!r}.")
             raise
         return Task(x, y, self.ids[i], weight, seed)
 

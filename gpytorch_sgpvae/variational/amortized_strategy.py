@@ -11,9 +11,10 @@ from gpytorch.distributions import MultivariateNormal
 from gpytorch.models import ApproximateGP
 from gpytorch.utils.errors import CachingError
 from gpytorch.utils.memoize import add_to_cache, get_from_cache
-from gpytorch.variational._variational_strategy import _VariationalStrategy
+from gpytorch.variational import _VariationalStrategy
 from torch import Tensor
 
+from .._compat import DIAG_BY_DEFAULT
 from ..context import Context, as_context
 from ..linalg.allocator import keep_freed_memory
 from ..sites import GaussianSites
@@ -187,7 +188,7 @@ class AmortizedStrategy(_VariationalStrategy):
         self,
         x: Tensor,
         prior: bool = False,
-        diag: bool = True,
+        diag: bool = DIAG_BY_DEFAULT,
         context: Context | tuple[Tensor, Tensor] | Encoding | None = None,
         **kwargs: Any,
     ) -> MultivariateNormal:

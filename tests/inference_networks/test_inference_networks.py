@@ -326,6 +326,7 @@ class TestBlocks:
             _, vjp = torch.func.vjp(lambda y: network(helpers.rows(y, observed)).precision, y)
             assert torch.func.vmap(vjp)(torch.randn(5, *expected.shape))[0].shape == (5, *y.shape)
 
+    @helpers.needs_compile
     def test_a_compiler_sees_no_values(self, network_class):
         network = network_class(3, 2)
         y, observed = random_task(torch.float32, 4, 7, 3)

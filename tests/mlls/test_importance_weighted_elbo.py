@@ -90,7 +90,7 @@ def test_a_single_function_without_a_latent_dimension():
     assert bound.shape == (4,)
     assert bound.isfinite().all()
     with pytest.raises(ValueError, match="diag=False"):
-        ImportanceWeightedELBO(likelihood, model, 5)(model(context.x, context=context), context.y)
+        ImportanceWeightedELBO(likelihood, model, 5)(model.strategy(context.x, context=context, diag=True), context.y)
 
 
 def test_inducing_points_are_an_error():

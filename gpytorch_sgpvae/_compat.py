@@ -1,0 +1,84 @@
+"""
+All that depends on a version of Python, torch or GPyTorch, and every private name of theirs that the package uses. Each
+entry says which version lacks what; an entry goes when the lower bound in `pyproject.toml` has passed that version.
+
+Two private names stand elsewhere: the base classes `_VariationalStrategy` and `_VariationalDistribution`, which
+GPyTorch documents for classes like ours to inherit from.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Sequence
+
+import torch
+from gpytorch.settings import _linalg_dtype_cholesky
+from gpytorch.variational import IndependentMultitaskVariationalStrategy
+from torch import Tensor
+from torch.utils import _pytree
+
+__all__ = [
+    "DIAG_BY_DEFAULT",
+    "FUSED",
+    "OutOfMemoryError",
+    "add_note",
+    "cholesky_dtype",
+    "get_total_norm",
+    "is_compiling",
+    "is_in_transform",
+    "tree_leaves",
+    "tree_map",
+]
+
+# GPyTorch < 1.15 does not know `diag`: its multitask strategies need the whole covariance of the strategy within them,
+# but do not ask for it. There it is computed unasked.
+DIAG_BY_DEFAULT = "diag" in inspect.signature(IndependentMultitaskVariationalStrategy.__call__).parameters
+
+# torch < 2.4 has an Adam in one kernel for GPUs only, and raises an error elsewhere: there torch chooses.
+FUSED = True if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4) else None
+
+# torch < 2.5 has it only among the errors of torch.cuda.
+OutOfMemoryError = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+
+# torch < 2.3 has no torch.compiler.is_compiling.
+is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
+
+# The functions on nested containers are private in every torch so far, and torch < 2.2 has no tree_leaves.
+tree_map = _pytree.tree_map
+tree_leaves = getattr(_pytree, "tree_leaves", lambda tree: _pytree.tree_flatten(tree)[0])
+
+
+def is_in_transform() -> bool:
+    """
+    Whether a transform of :mod:`torch.func`, such as `vmap`, is running. No torch has a public way to ask. If one loses
+    the private way, the answer is yes: who asks then does what is right in either case, but takes more memory.
+    """
+    peek = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
+    return peek is None or peek() is not None
+
+
+def get_total_norm(tensors: Sequence[Tensor], norm_type: float) -> Tensor:
+    """The norm of all tensors together, as if they were one vector. torch < 2.6 has no function for it."""
+    if hasattr(torch.nn.utils, "get_total_norm"):
+        return torch.nn.utils.get_total_norm(tensors, norm_type)
+    norms = [torch.linalg.vector_norm(tensor, norm_type) for tensor in tensors]
+    return torch.linalg.vector_norm(torch.stack(norms), norm_type) if norms else torch.tensor(0.0)
+
+
+def cholesky_dtype() -> torch.dtype:
+    """The dtype in which GPyTorch factorizes matrices. It can be set in public, but is read by a private name."""
+    return _linalg_dtype_cholesky.value()
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """
+    Add a line to what is shown of an error. Python 3.10 has no `add_note` and shows no notes: there the line is also
+    put at the end of the message, where the message is the error's only argument.
+    """
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+    else:
+        error.__notes__ = [*getattr(error, "__notes__", []), note]
+        if len(error.args) == 1 and isinstance(error.args[0], str):
+            error.args = (f"{error.args[0]}\n{note}",)
