@@ -33,8 +33,8 @@ class AmortizedModel(gpytorch.Module):
 
     .. math::
 
-        f \sim \mathcal{GP}, \qquad y_{np} \mid \mathbf f(\mathbf x_n) \sim p \left( y_{np} \mid h_p(\mathbf f(\mathbf x_n))
-        \right), \qquad
+        f \sim \mathcal{GP}, \qquad
+        y_{np} \mid \mathbf f_n \sim p \left( y_{np} \mid h_p(\mathbf f_n) \right), \qquad
         \mathcal L^{(t)} = \sum_n \mathbb E_q \log p(\mathbf y_n^o \mid \mathbf f_n) - \mathrm{KL} [ q^{(t)} \Vert p ]
 
     :param model: The approximate GP, with inputs `*T x N x D`.
@@ -42,6 +42,7 @@ class AmortizedModel(gpytorch.Module):
 
     Example:
         >>> import gpytorch, torch
+        >>> from gpytorch.variational import IndependentMultitaskVariationalStrategy
         >>> from gpytorch_sgpvae import (
         ...     AmortizedModel, AmortizedVariationalDistribution, AmortizedVariationalStrategy, DecoderLikelihood,
         ...     FactorNet, GaussianObservations,
@@ -50,7 +51,7 @@ class AmortizedModel(gpytorch.Module):
         ...     def __init__(self, inducing_points):
         ...         q_u = AmortizedVariationalDistribution(FactorNet(num_outputs=5, num_latents=2))
         ...         strategy = AmortizedVariationalStrategy(self, inducing_points, q_u)
-        ...         super().__init__(gpytorch.variational.IndependentMultitaskVariationalStrategy(strategy, num_tasks=2))
+        ...         super().__init__(IndependentMultitaskVariationalStrategy(strategy, num_tasks=2))
         ...         self.mean_module = gpytorch.means.ZeroMean()
         ...         self.covar_module = gpytorch.kernels.MaternKernel(nu=1.5, batch_shape=torch.Size([2]))
         ...     def forward(self, x):
