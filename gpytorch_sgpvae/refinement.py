@@ -20,7 +20,8 @@ from .likelihoods.prediction import function_marginals
 from .mlls import TaskELBO
 from .models.base import AmortizedModel, parts_of
 from .sites import GaussianSites
-from .variational import Posterior, amortized_strategy
+from .variational import Posterior
+from .variational.posterior import amortized_strategy
 
 
 class Refinement(NamedTuple):

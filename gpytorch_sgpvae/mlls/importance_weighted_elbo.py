@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..likelihoods.decoder_likelihood import DecoderLikelihood
 from ..sites import GaussianSites
-from ..variational import amortized_strategy
+from ..variational.posterior import amortized_strategy
 
 
 class ImportanceWeightedELBO(MarginalLogLikelihood):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..context import Context
 from ..linalg.recompute import recomputed
-from ..variational import amortized_strategy
+from ..variational.posterior import amortized_strategy
 
 
 class TaskELBO(MarginalLogLikelihood):

@@ -16,7 +16,8 @@ from ..likelihoods import DecoderLikelihood, GaussianObservations, Prediction
 from ..linalg.kernels import ScaledRBFKernel
 from ..mlls import TaskELBO
 from ..mlp import MLP
-from ..variational import AmortizedVariationalDistribution, Posterior, amortized_strategy, condition
+from ..variational import AmortizedVariationalDistribution, Posterior, condition
+from ..variational.posterior import amortized_strategy
 
 NETWORKS: dict[str, type[InferenceNetwork]] = {
     "factornet": FactorNet,

@@ -2,7 +2,7 @@ from .amortized_variational_distribution import AmortizedVariationalDistribution
 from .amortized_variational_strategy import AmortizedVariationalStrategy
 from .dense_amortized_variational_strategy import DenseAmortizedVariationalStrategy
 from .inducing_sites_variational_strategy import InducingSitesVariationalStrategy
-from .posterior import Posterior, amortized_strategy, condition, conditioned_on, persist_context
+from .posterior import Posterior, condition, conditioned_on, persist_context
 
 __all__ = [
     "AmortizedVariationalDistribution",
@@ -10,7 +10,6 @@ __all__ = [
     "DenseAmortizedVariationalStrategy",
     "InducingSitesVariationalStrategy",
     "Posterior",
-    "amortized_strategy",
     "condition",
     "conditioned_on",
     "persist_context",
