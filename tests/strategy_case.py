@@ -97,9 +97,33 @@ class StrategyCase:
 
     # --- shapes and values
 
-    @pytest.mark.parametrize("num_latents", [None, 1, 2])
-    @pytest.mark.parametrize("tasks", [(), (4,), (2, 3)])
-    @pytest.mark.parametrize("training", [True, False])
+    @helpers.pairwise_cases(
+        "num_points, num_outputs, num_latents, tasks, dtype",
+        [1, 0],
+        [3, 1],
+        [2, 1, None],
+        [(2,), (1,), ()],
+        helpers.DTYPES,
+    )
+    def test_the_smallest_of_everything(self, num_points, num_outputs, num_latents, tasks, dtype):
+        model = self.make(num_outputs, num_latents, dtype=dtype)
+        likelihood = helpers.make_likelihood(num_outputs, num_latents or 1, dtype=dtype)
+        x, y = helpers.make_data(*tasks, num_points=num_points, num_outputs=num_outputs, missing=0, dtype=dtype)
+        elbo = TaskELBO(likelihood, model)(model(x, context=(x, y)), y)
+        assert elbo.shape == tasks
+        assert elbo.isfinite().all()
+        elbo.sum().backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+        q_f = model.eval()(torch.rand(3, 2, dtype=dtype), context=(x, y))
+        assert q_f.mean.shape == (*tasks, 3, *(() if num_latents is None else (num_latents,)))
+        assert (q_f.variance > 0).all()
+        prediction = likelihood.predict(q_f, num_samples=4)
+        assert prediction.mean.shape == (*tasks, 3, num_outputs)
+        assert prediction.mean.isfinite().all()
+
+    @helpers.pairwise_cases(
+        "num_latents, tasks, training, dtype", [2, 1, None], [(4,), (2, 3), ()], [True, False], helpers.DTYPES
+    )
     def test_shapes(self, num_latents, tasks, training, dtype):
         model = self.make(num_latents=num_latents, dtype=dtype).train(training)
         x, y = helpers.make_data(*tasks, dtype=dtype)

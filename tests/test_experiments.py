@@ -341,7 +341,7 @@ def test_the_network_is_shown_holes_like_those_of_the_test_and_the_likelihood_ev
     model, context, settings = make_small_problem()
     shown = []
     network = model.strategy._variational_distribution.network
-    network.register_forward_pre_hook(lambda _, inputs: shown.append(inputs[1]))
+    network.register_forward_pre_hook(lambda _, inputs: shown.append(inputs[0].observed))
     judged = torch.tensor([False, True, True])
     targets = []
     model.likelihood.expected_log_prob = lambda y, *args, **kwargs: (

@@ -86,7 +86,7 @@ def two_steps(method: str, shape: Shape, tasks: int) -> int:
     else:
         variational = FactorNet(shape.num_outputs, shape.num_latents, shape.hidden_sizes)
         if method == FREE_SITES:
-            variational = FreeFormSites.from_sites(variational(context.filled, context.observed))
+            variational = FreeFormSites.from_sites(variational(context))
         model = make_model(shape, torch.float32, variational)
         elbo = TaskELBO(model.likelihood, model.model)
     loss = Loss(elbo)

@@ -178,24 +178,6 @@ class TestErrors:
 class TestEdges:
     """A clear error or the right answer, never NaN and never a silent wrong shape."""
 
-    @pytest.mark.parametrize("num_points", [0, 1])
-    @pytest.mark.parametrize("num_outputs", [1, 3])
-    @pytest.mark.parametrize("num_latents", [1, 2, None])
-    @pytest.mark.parametrize("num_inducing", [1, 4])
-    @pytest.mark.parametrize("tasks", [(), (1,), (2,)])
-    def test_the_smallest_of_everything(self, num_points, num_outputs, num_latents, num_inducing, tasks, dtype):
-        model = helpers.make_model(num_outputs, num_latents, num_inducing, dtype=dtype)
-        likelihood = helpers.make_likelihood(num_outputs, num_latents or 1, dtype=dtype)
-        x, y = helpers.make_data(*tasks, num_points=num_points, num_outputs=num_outputs, missing=0, dtype=dtype)
-        elbo = TaskELBO(likelihood, model)(model(x, context=(x, y)), y)
-        assert elbo.shape == tasks
-        assert elbo.isfinite().all()
-        elbo.sum().backward()
-        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-        prediction = likelihood.predict(model.eval()(torch.rand(3, 2, dtype=dtype), context=(x, y)), num_samples=4)
-        assert prediction.mean.shape == (*tasks, 3, num_outputs)
-        assert prediction.mean.isfinite().all()
-
     def test_an_empty_task_is_the_prior(self):
         model = helpers.make_model().eval()
         x_new = torch.rand(3, 2).double()

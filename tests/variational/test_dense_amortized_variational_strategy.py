@@ -27,24 +27,6 @@ def test_one_cholesky_of_b_per_latent_function_and_task_and_step(tasks):
     assert shapes == [(tasks, 2, 12, 12)]
 
 
-@pytest.mark.parametrize("num_points", [0, 1])
-@pytest.mark.parametrize("num_outputs", [1, 3])
-@pytest.mark.parametrize("num_latents", [1, 2, None])
-@pytest.mark.parametrize("tasks", [(), (1,), (2,)])
-def test_the_smallest_of_everything(num_points, num_outputs, num_latents, tasks, dtype):
-    model = make_dense(num_outputs, num_latents, dtype=dtype)
-    likelihood = helpers.make_likelihood(num_outputs, num_latents or 1, dtype=dtype)
-    x, y = helpers.make_data(*tasks, num_points=num_points, num_outputs=num_outputs, missing=0, dtype=dtype)
-    elbo = TaskELBO(likelihood, model)(model(x, context=(x, y)), y)
-    assert elbo.shape == tasks
-    assert elbo.isfinite().all()
-    elbo.sum().backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-    q_f = model.eval()(torch.rand(3, 2, dtype=dtype), context=(x, y))
-    assert q_f.mean.shape == (*tasks, 3, *(() if num_latents is None else (num_latents,)))
-    assert (q_f.variance > 0).all()
-
-
 @pytest.mark.parametrize("network", helpers.NETWORKS)
 def test_padding_changes_nothing_and_nothing_observed_is_the_prior(network, dtype):
     model, likelihood = make_dense(network=network, dtype=dtype), helpers.make_likelihood(dtype=dtype)
