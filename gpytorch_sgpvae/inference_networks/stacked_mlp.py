@@ -87,7 +87,8 @@ class StackedMLP(torch.nn.Module):
         if not (large and in_size == 1 and activations and _has_one_kink(activations[0])):
             return _evaluate_columns(weights, biases, activations, input)
         slope = getattr(activations[0], "negative_slope", 0.0)
-        product = _two_layers_of_one_number(input, *weights[:2], *biases[:2], slope)  # (P, B, hidden)
+        (w, V), (b, c) = weights[:2], biases[:2]
+        product = _two_layers_of_one_number(input, w, V, b, c, slope)  # (P, B, hidden)
         if len(weights) == 2:
             return product
         return _evaluate_columns(weights[2:], biases[2:], activations[2:], activations[1](product))  # (P, B, out)
@@ -164,7 +165,7 @@ def _has_one_kink(activation: torch.nn.Module) -> bool:
 
 
 def _two_layers_of_one_number(
-    input: Tensor, w: Tensor, V: Tensor, b: Tensor, c: Tensor, negative_slope: float = 0.0
+    input: Tensor, w: Tensor, V: Tensor, b: Tensor, c: Tensor, negative_slope: float
 ) -> Tensor:
     r"""
     :math:`z(y) = V^\top \phi(w y + b) + c` for single numbers y (`P x B x 1`), without a product with V for each of
