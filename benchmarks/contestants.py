@@ -17,7 +17,7 @@ from gpytorch.variational import (
 )
 from torch import Tensor
 
-from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, Context, DecoderLikelihood, GaussianObservations, TaskELBO
+from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, Context, DecoderLikelihood, FactorNet, GaussianObservations, TaskELBO
 from gpytorch_sgpvae._compat import FUSED
 
 from .shapes import Shape, make_data
@@ -47,11 +47,13 @@ def make_inducing_points(shape: Shape) -> Tensor:
 
 
 def make_model(
-    shape: Shape, dtype: torch.dtype = torch.float64, network: str | torch.nn.Module = "factornet"
+    shape: Shape, dtype: torch.dtype = torch.float64, network: torch.nn.Module | None = None
 ) -> SGPVAE | GPVAE:
-    """The same initial parameters in every dtype."""
+    """The same initial parameters in every dtype; by default a FactorNet of ReLUs, as the authors' is."""
     torch.manual_seed(0)
     sizes = (shape.num_outputs, shape.num_latents)
+    if network is None:
+        network = FactorNet(*sizes, shape.hidden_sizes, torch.nn.ReLU)
     if shape.num_inducing is None:
         return GPVAE(*sizes, network, hidden_sizes=shape.hidden_sizes).to(dtype)
     return SGPVAE(*sizes, make_inducing_points(shape).to(dtype), network, hidden_sizes=shape.hidden_sizes)

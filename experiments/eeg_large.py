@@ -96,7 +96,9 @@ def make_model(run: Run, settings: Settings, x: Tensor, num_outputs: int, smoke:
     # Networks of two parts have half the layers in each, and as wide a representation between them.
     two_parts = {"hidden_sizes": (50, 50), "representation_size": 50}
     sizes = two_parts if run.network in ("indexnet", "pointnet") else {"hidden_sizes": (50, 50, 50, 50)}
-    network = NETWORKS[run.network](num_outputs, NUM_LATENTS, **sizes, initial_stddev=settings.initial_stddev)
+    network = NETWORKS[run.network](
+        num_outputs, NUM_LATENTS, **sizes, activation=torch.nn.ReLU, initial_stddev=settings.initial_stddev
+    )
     mlp = MLP(NUM_LATENTS, num_outputs, hidden_sizes=(50, 50, 50, 50))
     decoder = LinearPlus(mlp) if settings.linear else mlp
     if run.model == "vae":

@@ -148,6 +148,7 @@ def make_model(settings: Settings, run: Run, num_outputs: int, input_dim: int) -
         num_outputs,
         settings.num_latents,
         settings.hidden_sizes[: 1 if two_parts else None],
+        torch.nn.ReLU,
         initial_stddev=factor * settings.initial_stddev,
         min_stddev=factor * 1e-3,
     )

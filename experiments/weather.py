@@ -101,7 +101,9 @@ def make_model(run: Run, tasks: list[Task], smoke: bool) -> AmortizedModel:
     num_outputs, hidden_sizes = tasks[0][1].shape[-1], HIDDEN_SIZES[run.preset]
     mlp = MLP(NUM_LATENTS, num_outputs, hidden_sizes)
     decoder = LinearPlus(mlp) if run.preset == "tuned" else mlp
-    network = NETWORKS[run.network](num_outputs, NUM_LATENTS, hidden_sizes, initial_stddev=INITIAL_STDDEV[run.preset])
+    network = NETWORKS[run.network](
+        num_outputs, NUM_LATENTS, hidden_sizes, torch.nn.ReLU, initial_stddev=INITIAL_STDDEV[run.preset]
+    )
     if run.preset == "paper":
         initialize(network, decoder)
     if run.model == "vae":

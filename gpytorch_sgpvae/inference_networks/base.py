@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..context import Context
 from ..sites import GaussianSites
-from .stacked_mlp import StackedMLP, Terms, entries_per_block, sum_over_blocks
+from .stacked_mlp import LEAKY_RELU, StackedMLP, Terms, entries_per_block, sum_over_blocks
 
 
 class InferenceNetwork(torch.nn.Module):
@@ -39,7 +39,8 @@ class InferenceNetwork(torch.nn.Module):
     :param num_latents: Number of latent functions K. With `None` the model has no latent batch dimension, and
         sites are `*T x N`: GPyTorch's single-output models work by swapping two lines.
     :param hidden_sizes: Units in each hidden layer of every perceptron.
-    :param activation: Class of the activations.
+    :param activation: Class of the activations, by default a leaky ReLU with slope 0.1 below zero: units that large
+        steps push below zero keep their gradients. A :class:`torch.nn.ReLU` costs the same.
     :param initial_stddev: Standard deviation of a site before training, about; by default that of the prior. Sites that
         start out confident of random values are slow to unlearn them, and one output may never be heard.
     :param min_stddev: The floor :math:`\sigma_\text{min}`.
@@ -67,7 +68,7 @@ class InferenceNetwork(torch.nn.Module):
         num_outputs: int,
         num_latents: int | None,
         hidden_sizes: Sequence[int] = (20, 20),
-        activation: Callable[[], torch.nn.Module] = torch.nn.ReLU,
+        activation: Callable[[], torch.nn.Module] = LEAKY_RELU,
         *,
         initial_stddev: float = 1.0,
         min_stddev: float = 1e-3,

@@ -9,6 +9,7 @@ from ..context import Context
 from ..mlp import MLP
 from ..sites import GaussianSites
 from .base import InferenceNetwork
+from .stacked_mlp import LEAKY_RELU
 
 
 class PairNet(InferenceNetwork):
@@ -48,7 +49,7 @@ class PairNet(InferenceNetwork):
         num_outputs: int,
         num_latents: int | None,
         hidden_sizes: Sequence[int] = (20, 20),
-        activation: Callable[[], torch.nn.Module] = torch.nn.ReLU,
+        activation: Callable[[], torch.nn.Module] = LEAKY_RELU,
         *,
         input_dim: int,
         **kwargs: Any,

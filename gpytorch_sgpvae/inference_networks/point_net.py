@@ -9,7 +9,7 @@ from torch import Tensor
 from ..context import Context
 from ..mlp import MLP
 from .base import InferenceNetwork
-from .stacked_mlp import entries_per_block
+from .stacked_mlp import LEAKY_RELU, entries_per_block
 
 
 class PointNet(InferenceNetwork):
@@ -49,7 +49,7 @@ class PointNet(InferenceNetwork):
         num_outputs: int,
         num_latents: int | None,
         hidden_sizes: Sequence[int] = (20, 20),
-        activation: Callable[[], torch.nn.Module] = torch.nn.ReLU,
+        activation: Callable[[], torch.nn.Module] = LEAKY_RELU,
         representation_size: int = 20,
         **kwargs: Any,
     ):

@@ -16,6 +16,10 @@ from torch.nn.functional import pad
 from .._compat import is_compiling, is_in_transform
 from ..mlp import layer_sizes
 
+# The inference networks' activation. Units of a ReLU that large steps have pushed to zero for every y get no gradient
+# and stay there; at a learning rate of 0.1 all units of a layer can end so, and the network no longer sees the data.
+# The slope of 0.1 keeps their gradients, and keeps networks of one number linear in pieces.
+LEAKY_RELU = partial(torch.nn.LeakyReLU, 0.1)
 # From so many rows on, what is done for each of them outweighs what is done once for a layer of a CPU's network.
 MANY_ROWS = 256
 # So many units make linear pieces worth their while.
@@ -43,14 +47,14 @@ class StackedMLP(torch.nn.Module):
         in_size: int,
         out_size: int,
         hidden_sizes: Sequence[int] = (20, 20),
-        activation: Callable[[], torch.nn.Module] = torch.nn.ReLU,
+        activation: Callable[[], torch.nn.Module] = LEAKY_RELU,
     ):
         super().__init__()
         sizes = layer_sizes(in_size, hidden_sizes, out_size)
         self.weights = torch.nn.ParameterList(torch.empty(num_networks, i, o) for i, o in sizes)
         self.biases = torch.nn.ParameterList(torch.empty(num_networks, 1, o) for _, o in sizes)
         # on a product that nothing else reads, and that is no view, as that of torch.nn.Linear can be
-        own = partial(torch.nn.ReLU, inplace=True) if activation is torch.nn.ReLU else activation
+        own = partial(activation, inplace=True) if activation in (torch.nn.ReLU, LEAKY_RELU) else activation
         self.activations = torch.nn.ModuleList(own() for _ in hidden_sizes)
         self.width = max(size for layer in sizes for size in layer)
         for weight, bias in zip(self.weights, self.biases, strict=True):
@@ -82,9 +86,11 @@ class StackedMLP(torch.nn.Module):
         activations = list(self.activations)
         in_size, units = weights[0].shape[1:]
         large = units >= MANY_UNITS and input.shape[1] >= MANY_ROWS
-        if not (large and in_size == 1 and activations and type(activations[0]) is torch.nn.ReLU):
+        if not (large and in_size == 1 and activations and _has_one_kink(activations[0])):
             return _evaluate_columns(weights, biases, activations, input)
-        product = _two_layers_of_one_number(input, *weights[:2], *biases[:2])  # (P, B, hidden)
+        slope = getattr(activations[0], "negative_slope", 0.0)
+        (w, V), (b, c) = weights[:2], biases[:2]
+        product = _two_layers_of_one_number(input, w, V, b, c, slope)  # (P, B, hidden)
         if len(weights) == 2:
             return product
         return _evaluate_columns(weights[2:], biases[2:], activations[2:], activations[1](product))  # (P, B, out)
@@ -151,19 +157,27 @@ def _evaluate_columns(
     for weight, bias, activation in zip(weights, biases, activations):  # noqa: B905, as above
         hidden = torch.baddbmm(bias.mT, weight.mT, hidden)  # (P, hidden, B)
         # any other may tell one dimension from another, and gets them in their order
-        hidden = activation(hidden) if type(activation) is torch.nn.ReLU else activation(hidden.mT).mT
+        hidden = activation(hidden) if _has_one_kink(activation) else activation(hidden.mT).mT
     return torch.baddbmm(biases[-1].mT, weights[-1].mT, hidden).mT  # (P, B, out)
 
 
-def _two_layers_of_one_number(input: Tensor, w: Tensor, V: Tensor, b: Tensor, c: Tensor) -> Tensor:
+def _has_one_kink(activation: torch.nn.Module) -> bool:
+    """Whether it is linear below zero and linear above, and acts on each number by itself."""
+    return type(activation) in (torch.nn.ReLU, torch.nn.LeakyReLU)
+
+
+def _two_layers_of_one_number(
+    input: Tensor, w: Tensor, V: Tensor, b: Tensor, c: Tensor, negative_slope: float
+) -> Tensor:
     r"""
-    :math:`z(y) = V^\top \mathrm{relu}(w y + b) + c` for single numbers y (`P x B x 1`), without a product with V for
-    each of them: between the kinks :math:`-b_h / w_h` it is linear in y.
+    :math:`z(y) = V^\top \phi(w y + b) + c` for single numbers y (`P x B x 1`), without a product with V for each of
+    them, where :math:`\phi` has slope s below zero (0 for a ReLU) and 1 above: between the kinks :math:`-b_h / w_h` z
+    is linear in y.
 
     .. math::
 
         z(y) = \alpha_i \, y + \beta_i, \qquad
-        (\alpha_{i + 1}, \beta_{i + 1}) = (\alpha_i, \beta_i) \pm (w_h, b_h) V_h
+        (\alpha_{i + 1}, \beta_{i + 1}) = (\alpha_i, \beta_i) \pm (1 - s) (w_h, b_h) V_h
 
     where the unit h of the i-th kink from the left is switched on there if it rises, or off if it falls. Its rounding
     errors are those of a sum over all units, on or off.
@@ -182,7 +196,8 @@ def _two_layers_of_one_number(input: Tensor, w: Tensor, V: Tensor, b: Tensor, c:
         kinks, order = kinks.sort(dim=-1)
         piece = torch.searchsorted(kinks, input.squeeze(-1).double().contiguous())  # (P, B)
     # left of all kinks the units that fall are on
-    leftmost = torch.baddbmm(pad(c, (0, 0, 1, 0)), torch.where(falls, lines, 0.0), V)  # (P, 2, M)
+    leftmost = torch.baddbmm(pad(c, (0, 0, 1, 0)), torch.where(falls, lines, negative_slope * lines), V)  # (P, 2, M)
+    changes = (1 - negative_slope) * changes
     changes = _rows(changes.mT, order).unsqueeze(-1) * _rows(V, order).unsqueeze(-2)  # (P, H, 2, M)
     none = changes.new_zeros(P, -(H + 1) % _GROUP, 2 * M)
     table = _cumulative_sum(torch.cat([leftmost.view(P, 1, -1), changes.flatten(2), none], dim=1))  # (P, > H, 2 M)

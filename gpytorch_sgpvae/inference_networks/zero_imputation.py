@@ -9,6 +9,7 @@ from torch import Tensor
 from ..context import Context
 from ..mlp import MLP
 from .base import InferenceNetwork
+from .stacked_mlp import LEAKY_RELU
 
 
 class ZeroImputation(InferenceNetwork):
@@ -38,7 +39,7 @@ class ZeroImputation(InferenceNetwork):
         num_outputs: int,
         num_latents: int | None,
         hidden_sizes: Sequence[int] = (20, 20),
-        activation: Callable[[], torch.nn.Module] = torch.nn.ReLU,
+        activation: Callable[[], torch.nn.Module] = LEAKY_RELU,
         **kwargs: Any,
     ):
         super().__init__(num_outputs, num_latents, hidden_sizes, activation, **kwargs)

@@ -51,7 +51,8 @@ def make_model(
         if hasattr(part, "raw_noise"):
             part.noise = INITIAL_NOISE
     decoder = LinearPlus(MLP(num_latents, observation_model.decoder_size, HIDDEN_SIZES))
-    inner = NETWORKS[network](num_outputs, num_latents, HIDDEN_SIZES, initial_stddev=INITIAL_STDDEV)
+    # ReLU, as in the imputers that were saved before: a folder holds parameters, and no activation.
+    inner = NETWORKS[network](num_outputs, num_latents, HIDDEN_SIZES, torch.nn.ReLU, initial_stddev=INITIAL_STDDEV)
     return SGPVAE(
         num_outputs,
         num_latents,

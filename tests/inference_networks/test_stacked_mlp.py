@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpytorch_sgpvae import MLP
 from gpytorch_sgpvae.inference_networks import stacked_mlp
-from gpytorch_sgpvae.inference_networks.stacked_mlp import StackedMLP
+from gpytorch_sgpvae.inference_networks.stacked_mlp import LEAKY_RELU, StackedMLP
 
 by_pieces = patch.multiple(stacked_mlp, MANY_UNITS=1, MANY_ROWS=0)
 
@@ -49,6 +49,9 @@ def test_a_stack_equals_its_networks_one_by_one(hidden_sizes, num_rows):
 ACTIVATIONS = {
     "relu": torch.nn.ReLU,
     "own relu": lambda: torch.nn.ReLU(),
+    "leaky relu": LEAKY_RELU,
+    "own leaky relu": lambda: torch.nn.LeakyReLU(0.3),
+    "folded": lambda: torch.nn.LeakyReLU(-1.0),
     "tanh": torch.nn.Tanh,
     "silu": torch.nn.SiLU,
     "elu": torch.nn.ELU,
@@ -78,11 +81,16 @@ def test_an_activation_may_tell_rows_from_units():
     assert shapes == [(5, 9, 6), (5, 9, 7)]
 
 
+@pytest.mark.parametrize("activation", [torch.nn.ReLU, LEAKY_RELU], ids=["relu", "leaky relu"])
 class TestPieces:
     """Two layers of one number, with inputs at, between and beyond their kinks."""
 
+    @pytest.fixture(autouse=True)
+    def _activation(self, activation):
+        self.activation = activation
+
     def stack(self, units, dtype=torch.float64):
-        return StackedMLP(3, 1, 4, (units, 7), torch.nn.ReLU).to(dtype)
+        return StackedMLP(3, 1, 4, (units, 7), self.activation).to(dtype)
 
     @pytest.mark.parametrize("units", [1, 14, 15, 16, 17, 100])
     @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
@@ -140,7 +148,7 @@ class TestPieces:
         assert torch.autograd.gradgradcheck(lambda x: evaluate_in_groups(stack, x, 2).square(), inputs)
 
     def test_many_rows_of_wide_layers_cost_no_product_of_their_own(self):
-        stack = StackedMLP(1, 1, 4, (128, 128))
+        stack = StackedMLP(1, 1, 4, (128, 128), self.activation)
         inputs = torch.randn(1, 2000, 1)
         with FlopCounterMode(display=False) as products:
             stack(inputs).sum().backward()
@@ -150,7 +158,9 @@ class TestPieces:
         assert pieces.get_total_flops() < products.get_total_flops() / 8
 
 
-@pytest.mark.parametrize("network", [MLP(1, 4), StackedMLP(3, 1, 4), StackedMLP(3, 1, 4, (), torch.nn.ReLU)])
+@pytest.mark.parametrize(
+    "network", [MLP(1, 4), StackedMLP(3, 1, 4), StackedMLP(3, 1, 4, (20, 20), torch.nn.ReLU), StackedMLP(3, 1, 4, ())]
+)
 def test_nothing_of_the_callers_is_overwritten(network):
     inputs = torch.randn(3, 9, 1)
     before = inputs.clone()
@@ -158,11 +168,11 @@ def test_nothing_of_the_callers_is_overwritten(network):
     assert torch.equal(inputs, before)
 
 
-def test_an_activation_of_the_callers_own_stays_as_it_is():
-    relu = torch.nn.ReLU()
-    MLP(3, 5, activation=lambda: relu)
-    StackedMLP(2, 3, 5, activation=lambda: relu)
-    assert not relu.inplace
+@pytest.mark.parametrize("own", [torch.nn.ReLU(), torch.nn.LeakyReLU(0.1)])
+def test_an_activation_of_the_callers_own_stays_as_it_is(own):
+    MLP(3, 5, activation=lambda: own)
+    StackedMLP(2, 3, 5, activation=lambda: own)
+    assert not own.inplace
 
 
 def test_a_stack_can_be_copied_and_pickled():
