@@ -1,10 +1,14 @@
 import sys
 
+import hypothesis
 import pytest
 import torch
 
 # The tensors here are tiny: a second thread only waits for the first, and far longer on a busy machine.
 torch.set_num_threads(1)
+# Nor is an example's time a promise: the first one may have to load a library.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)

@@ -69,7 +69,7 @@ def test_the_code_runs(cells):
     sources = ["".join(cell["source"]) for cell in cells]
     if any(name in source for name in LOADERS for source in sources) and not os.environ.get("SGPVAE_DATA"):
         pytest.skip("SGPVAE_DATA names no folder with the data")
-    torch.manual_seed(int.from_bytes(os.urandom(4)))
+    torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
     drawn_by_torch, drawn_by_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()
     seed = torch.initial_seed()
     namespace: dict = {"__name__": "__main__"}

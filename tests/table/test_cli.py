@@ -34,6 +34,7 @@ def test_the_whole_way_from_a_pipe_in_a_process_of_its_own(files, table, tmp_pat
     text = (files / "table.csv").read_text()
     line = [
         sys.executable,
+        "-Wignore:`torch.jit",  # from importing linear_operator, and no longer hidden by Python in torch 2.15
         "-m",
         "gpytorch_sgpvae.table.cli",
         "fit",
