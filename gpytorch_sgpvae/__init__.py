@@ -3,16 +3,28 @@
 from .context import Context
 from .sites import GaussianSites
 from .mlp import MLP, LinearPlus
-from .inference_networks import FactorNet, FreeFormSites, IndexNet, InferenceNetwork, PairNet, PointNet, ZeroImputation
+from .inference_networks import (
+    FactorNet,
+    FreeFormSites,
+    IndexNet,
+    InferenceNetwork,
+    JointFactorNet,
+    PairNet,
+    PointNet,
+    ZeroImputation,
+)
 from .variational import (
     AmortizedVariationalDistribution,
     AmortizedVariationalStrategy,
     DenseAmortizedVariationalStrategy,
+    DenseJointAmortizedVariationalStrategy,
     InducingSitesVariationalStrategy,
+    JointAmortizedVariationalStrategy,
     Posterior,
     condition,
     conditioned_on,
     persist_context,
+    point_covariances,
 )
 from .likelihoods import (
     DecoderLikelihood,
@@ -49,6 +61,7 @@ __all__ = [
     "Context",
     "DecoderLikelihood",
     "DenseAmortizedVariationalStrategy",
+    "DenseJointAmortizedVariationalStrategy",
     "FactorNet",
     "FreeFormSites",
     "GaussianObservations",
@@ -58,6 +71,8 @@ __all__ = [
     "IndexNet",
     "InducingSitesVariationalStrategy",
     "InferenceNetwork",
+    "JointAmortizedVariationalStrategy",
+    "JointFactorNet",
     "LinearPlus",
     "LogNormalObservations",
     "MixedObservations",
@@ -75,5 +90,6 @@ __all__ = [
     "condition",
     "conditioned_on",
     "persist_context",
+    "point_covariances",
     "refine",
 ]

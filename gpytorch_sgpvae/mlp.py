@@ -91,6 +91,13 @@ class LinearPlus(torch.nn.Module):
         return self.linear(f) + self.mlp(f)
 
 
+def linear_part(decoder: torch.nn.Module) -> torch.nn.Linear | None:
+    """The linear map in a decoder that is one, alone or beside a perceptron, or None."""
+    if isinstance(decoder, LinearPlus):
+        return decoder.linear
+    return decoder if isinstance(decoder, torch.nn.Linear) else None
+
+
 def layer_sizes(in_size: int, hidden_sizes: Sequence[int], out_size: int) -> list[tuple[int, int]]:
     """The sizes of each layer's input and output."""
     sizes = [in_size, *hidden_sizes, out_size]

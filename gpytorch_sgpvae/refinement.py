@@ -16,11 +16,11 @@ from torch import Tensor
 
 from .context import Context, as_context
 from .likelihoods import DecoderLikelihood
-from .likelihoods.prediction import function_marginals
 from .mlls import TaskELBO
 from .models.base import AmortizedModel, parts_of
 from .sites import GaussianSites
 from .variational import Posterior
+from .variational.point_marginals import PointMarginals
 from .variational.posterior import amortized_strategy
 
 
@@ -168,5 +168,5 @@ def _base_samples(
     """For a decoder the samples to use throughout; GPyTorch's own likelihoods are analytic or use quadrature."""
     if not isinstance(likelihood, DecoderLikelihood):
         return {}
-    mean, _ = function_marginals(model(context.x, context=context))
+    mean = PointMarginals.of(model(context.x, context=context)).mean
     return {"base_samples": torch.randn(num_samples, *mean.shape, dtype=mean.dtype, device=mean.device)}

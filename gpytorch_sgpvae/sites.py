@@ -11,18 +11,24 @@ from torch import Tensor
 @dataclass(frozen=True, eq=False)
 class GaussianSites:
     r"""
-    Gaussian approximate likelihoods, one per point and latent function, up to normalization:
+    Gaussian approximate likelihoods: J pseudo-observations of each point, up to normalization,
 
     .. math::
 
-        l_n(f_n) \propto \exp \left( \lambda_n g_n \, f_n - \tfrac 1 2 \lambda_n f_n^2 \right)
-        \propto \mathcal N \left( g_n \mid f_n, \lambda_n^{-1} \right)
+        l_n(\mathbf f_n) \propto \prod_{j=1}^J \exp \left( \lambda_{nj} g_{nj} \, \mathbf a_j^\top \mathbf f_n
+        - \tfrac 1 2 \lambda_{nj} (\mathbf a_j^\top \mathbf f_n)^2 \right)
+        \propto \prod_{j=1}^J \mathcal N \left( g_{nj} \mid \mathbf a_j^\top \mathbf f_n, \lambda_{nj}^{-1} \right)
 
-    Natural parameters add where densities multiply, and :math:`\lambda_n = 0` says nothing about :math:`f_n`: a
-    missing, a padded and an empty row are one mechanism.
+    Without loadings each latent function has a pseudo-observation of its own, :math:`\mathbf a_k = \mathbf e_k` and
+    J = K. With them a pseudo-observation is one of a sum of latent functions, as an output is, and couples them.
 
-    :param precision_mean: :math:`\lambda_n g_n`, precision times pseudo-observation (`*T x K x N`).
-    :param precision: :math:`\lambda_n \geq 0` (`*T x K x N`).
+    Natural parameters add where densities multiply, and :math:`\lambda_{nj} = 0` says nothing: a missing, a padded and
+    an empty row are one mechanism.
+
+    :param precision_mean: :math:`\lambda_{nj} g_{nj}`, precision times pseudo-observation (`*T x J x N`).
+    :param precision: :math:`\lambda_{nj} \geq 0` (`*T x J x N`).
+    :param loadings: :math:`\mathbf a_j`, the rows of a matrix (`J x K`, or anything that broadcasts to
+        `*T x N x J x K`); None is the identity.
 
     Example:
         >>> import torch
@@ -30,16 +36,28 @@ class GaussianSites:
         >>> a = GaussianSites(precision_mean=torch.tensor([[2.0, 0.0]]), precision=torch.tensor([[1.0, 0.0]]))
         >>> (a + a).precision
         tensor([[2., 0.]])
+
+    Two pseudo-observations of two latent functions, one of their sum and one of their difference:
+
+        >>> loadings = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+        >>> GaussianSites(torch.zeros(2, 10), torch.ones(2, 10), loadings).point_precision().shape
+        torch.Size([10, 2, 2])
     """
 
     precision_mean: Tensor
     precision: Tensor
+    loadings: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.precision_mean.shape != self.precision.shape:
             raise ValueError(
                 f"precision_mean has shape {tuple(self.precision_mean.shape)} and precision "
-                f"{tuple(self.precision.shape)}: both must be (*T, K, N)."
+                f"{tuple(self.precision.shape)}: both must be (*T, J, N)."
+            )
+        if self.loadings is not None and self.loadings.shape[-2:-1] != self.precision.shape[-2:-1]:
+            raise ValueError(
+                f"loadings of shape {tuple(self.loadings.shape)} do not fit precisions of shape "
+                f"{tuple(self.precision.shape)}, (*T, J, N): expected (J, K), or (*T, N, J, K)."
             )
 
     @property
@@ -47,15 +65,70 @@ class GaussianSites:
         return self.precision.shape
 
     def detach(self) -> GaussianSites:
-        return GaussianSites(self.precision_mean.detach(), self.precision.detach())
+        loadings = None if self.loadings is None else self.loadings.detach()
+        return GaussianSites(self.precision_mean.detach(), self.precision.detach(), loadings)
+
+    def point_precision(self) -> Tensor:
+        r"""
+        The precision matrix of each point, :math:`\Lambda_n = \sum_j \lambda_{nj} \mathbf a_j \mathbf a_j^\top`
+        (`*T x N x K x K`).
+        """
+        precision = self.precision.mT  # (*T, N, J)
+        if self.loadings is None:
+            return torch.diag_embed(precision)
+        return (self.loadings * precision.unsqueeze(-1)).mT @ self.loadings
+
+    def seen_by(self, mean: Tensor) -> Tensor:
+        r"""
+        :math:`\lambda_{nj} (g_{nj} - \mathbf a_j^\top \boldsymbol \mu_n)`, what is left to explain beside a prior mean
+        (`*T x J x N`).
+
+        :param mean: :math:`\boldsymbol \mu` (`*T x K x N`).
+        """
+        if self.loadings is not None:
+            mean = (self.loadings @ mean.mT.unsqueeze(-1)).squeeze(-1).mT  # (*T, J, N)
+        return self.precision_mean - self.precision * mean
+
+    def to_latents(self, values: Tensor) -> Tensor:
+        r""":math:`\sum_j \mathbf a_j v_{nj}`, from `*T x J x N` to `*T x K x N`."""
+        if self.loadings is None:
+            return values
+        return (values.mT.unsqueeze(-2) @ self.loadings).squeeze(-2).mT
 
     def __add__(self, other: GaussianSites) -> GaussianSites:
-        """The product of the Gaussians, for sites of the same points."""
+        """The product of the Gaussians, for sites of the same points. Pseudo-observations of the same sums add."""
         if not isinstance(other, GaussianSites):
             return NotImplemented
-        if self.shape != other.shape:
-            raise ValueError(
-                f"Only sites of the same points can be added, got the shapes {tuple(self.shape)} and "
-                f"{tuple(other.shape)}: sites of different points belong in one Context."
-            )
-        return GaussianSites(self.precision_mean + other.precision_mean, self.precision + other.precision)
+        if self.shape[-1] != other.shape[-1] or self.shape[:-2] != other.shape[:-2]:
+            self._raise_other_points(other)
+        if _are_equal(self.loadings, other.loadings):
+            if self.shape != other.shape:
+                self._raise_other_points(other)
+            precision_mean, precision = self.precision_mean + other.precision_mean, self.precision + other.precision
+            return GaussianSites(precision_mean, precision, self.loadings)
+        ours, theirs = self.explicit_loadings(), other.explicit_loadings()
+        batch = torch.broadcast_shapes(ours.shape[:-2], theirs.shape[:-2])
+        loadings = torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (ours, theirs)], dim=-2)
+        return GaussianSites(
+            torch.cat([self.precision_mean, other.precision_mean], dim=-2),
+            torch.cat([self.precision, other.precision], dim=-2),
+            loadings,
+        )
+
+    def explicit_loadings(self) -> Tensor:
+        """The loadings, also where they are the identity (`J x K`, or more)."""
+        if self.loadings is not None:
+            return self.loadings
+        return torch.eye(self.shape[-2], dtype=self.precision.dtype, device=self.precision.device)
+
+    def _raise_other_points(self, other: GaussianSites) -> None:
+        raise ValueError(
+            f"Only sites of the same points can be added, got the shapes {tuple(self.shape)} and "
+            f"{tuple(other.shape)}: sites of different points belong in one Context."
+        )
+
+
+def _are_equal(left: Tensor | None, right: Tensor | None) -> bool:
+    if left is None or right is None or left is right:
+        return left is right
+    return left.shape == right.shape and torch.equal(left, right)

@@ -11,7 +11,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .._compat import add_note
-from .prediction import Prediction, function_marginals
+from ..mlp import LinearPlus, linear_part
+from ..variational.point_marginals import PointMarginals, is_coupled, point_covariances
+from .observation_models.gaussian_observations import GaussianObservations
+from .prediction import Prediction
 from .targets import as_rows, check_support, fill_missing
 
 
@@ -73,15 +76,42 @@ class DecoderLikelihood(Likelihood):
     ) -> Tensor:
         r"""
         :math:`\mathbb E_{q(\mathbf f_n)} \log p(\mathbf y_n^o \mid \mathbf f_n)`, by Monte Carlo with
-        :class:`gpytorch.settings.num_likelihood_samples` samples.
+        :class:`gpytorch.settings.num_likelihood_samples` samples. With Gaussian noise it is exact for a decoder that is
+        a :class:`torch.nn.Linear`, and for a :class:`~gpytorch_sgpvae.LinearPlus` samples estimate only what its
+        perceptron changes,
+
+        .. math::
+
+            \mathbb E \log p(\mathbf y \mid W \mathbf f + \mathbf b) + \frac 1 S \sum_s \left[
+            \log p(\mathbf y \mid W \mathbf f_s + \mathbf b + \mathrm{MLP}(\mathbf f_s))
+            - \log p(\mathbf y \mid W \mathbf f_s + \mathbf b) \right]
 
         :param observations: Targets (`*T x N x P`, or `*T x N` for one output); NaN is missing.
         :param function_dist: q(f).
         :param base_samples: (keyword, optional) Standard normal samples to use (`S x *T x N x K`).
         :return: (`*T x N`)
         """
-        distribution = self._draw_likelihood_samples(function_dist, *args, **kwargs)
-        return self.row_log_probs(observations, distribution).mean(0)
+        linear = linear_part(self.decoder)
+        if linear is None or type(self.observation_model) is not GaussianObservations:
+            distribution = self._draw_likelihood_samples(function_dist, *args, **kwargs)
+            return self.row_log_probs(observations, distribution).mean(0)
+        expected = self._expected_linear_log_prob(observations, function_dist, linear)
+        if isinstance(self.decoder, LinearPlus):
+            functions = self._draw_functions(function_dist, **kwargs)
+            decoded = linear(functions)
+            whole = self.row_log_probs(observations, self.observation_model(decoded + self.decoder.mlp(functions)))
+            expected = expected + (whole - self.row_log_probs(observations, self.observation_model(decoded))).mean(0)
+        return expected
+
+    def _expected_linear_log_prob(
+        self, observations: Tensor, function_dist: MultivariateNormal, linear: torch.nn.Linear
+    ) -> Tensor:
+        r""":math:`\mathbb E \log \mathcal N(\mathbf y_n^o \mid W \mathbf f_n + \mathbf b, \sigma^2)` (`*T x N`)."""
+        mean, variance = _project(function_dist, linear.weight)  # (*T, N, P)
+        distribution = self.observation_model(mean if linear.bias is None else mean + linear.bias)
+        log_probs = self.row_log_probs(observations, distribution.expand((1, *mean.shape))).squeeze(0)
+        _, observed = fill_missing(as_rows(observations, torch.Size([1, *mean.shape])))
+        return log_probs - 0.5 * torch.where(observed, variance / distribution.variance, 0.0).sum(-1)
 
     def log_marginal(
         self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
@@ -124,24 +154,45 @@ class DecoderLikelihood(Likelihood):
         log_probs = distribution.log_prob(filled)  # (S, *T, N, P)
         return torch.where(observed, log_probs, 0.0).sum(-1)
 
-    def _draw_likelihood_samples(
+    def _draw_likelihood_samples(self, function_dist: MultivariateNormal, *args: Any, **kwargs: Any) -> Distribution:
+        """p(y | f) at samples of f, which lead (`S x *T x N x P`)."""
+        draws = {name: kwargs.pop(name) for name in ("sample_shape", "base_samples", "joint") if name in kwargs}
+        return self(self._draw_functions(function_dist, **draws), *args, **kwargs)
+
+    def _draw_functions(
         self,
         function_dist: MultivariateNormal,
-        *args: Any,
         sample_shape: torch.Size | None = None,
         base_samples: Tensor | None = None,
         joint: bool = False,
-        **kwargs: Any,
-    ) -> Distribution:
-        """p(y | f) at samples of f, which lead (`S x *T x N x P`)."""
+    ) -> Tensor:
+        """Samples of f, which lead (`S x *T x N x K`)."""
         if sample_shape is None:
             sample_shape = torch.Size([settings.num_likelihood_samples.value()])
         if joint:
             samples = function_dist.rsample(sample_shape)
-            samples = samples if isinstance(function_dist, MultitaskMultivariateNormal) else samples.unsqueeze(-1)
-        else:
-            mean, stddev = function_marginals(function_dist)  # (*T, N, K)
-            if base_samples is None:
-                base_samples = torch.randn(*sample_shape, *mean.shape, dtype=mean.dtype, device=mean.device)
-            samples = mean + stddev * base_samples
-        return self(samples, *args, **kwargs)
+            return samples if isinstance(function_dist, MultitaskMultivariateNormal) else samples.unsqueeze(-1)
+        marginals = PointMarginals.of(function_dist)
+        if base_samples is None:
+            mean = marginals.mean  # (*T, N, K)
+            base_samples = torch.randn(*sample_shape, *mean.shape, dtype=mean.dtype, device=mean.device)
+        return marginals.draw(base_samples)
+
+
+def _project(function_dist: MultivariateNormal, weight: Tensor) -> tuple[Tensor, Tensor]:
+    r"""
+    Mean and variance of :math:`W \mathbf f_n` (`*T x N x P` each).
+
+    :param weight: W (`P x K`).
+    """
+    # some strategies know those of their own outputs, without the covariance of the latent functions
+    projected = getattr(function_dist, "projected", lambda weight: None)(weight)
+    if projected is not None:
+        return projected
+    if not isinstance(function_dist, MultitaskMultivariateNormal) or not is_coupled(function_dist):
+        mean, variance = function_dist.mean, function_dist.variance
+        if not isinstance(function_dist, MultitaskMultivariateNormal):
+            mean, variance = mean.unsqueeze(-1), variance.unsqueeze(-1)
+        return mean @ weight.mT, variance @ weight.square().mT
+    covariances = point_covariances(function_dist)  # (*T, N, K, K)
+    return function_dist.mean @ weight.mT, ((weight @ covariances) * weight).sum(-1)

@@ -7,11 +7,12 @@ from functools import partial
 from typing import Protocol
 
 import torch
-from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 from torch.distributions import AffineTransform, Distribution, Normal, TransformedDistribution
 
 from ..utils.shapes import check_chunk_size
+from ..variational.point_marginals import PointMarginals
 from . import mixture
 from .targets import as_rows, fill_missing
 
@@ -40,7 +41,8 @@ class Prediction:
     :param decode: Maps latent function values (`... x N x K`), and the rows if there are any, to p(y | f), of batch
         shape `... x N x P`: a likelihood, for instance.
     :param function_mean: Mean of q(f) (`*T x N x K`).
-    :param function_stddev: Standard deviation of q(f) (`*T x N x K`).
+    :param function_stddev: Standard deviation of q(f) (`*T x N x K`), or, of latent functions that depend on each
+        other, Cholesky factors of their covariance at each input (`*T x N x K x K`).
     :param num_samples: Number of samples S.
     :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
     :param chunk_size: Decode so many inputs at a time; by default all at once.
@@ -79,7 +81,7 @@ class Prediction:
         check_chunk_size(chunk_size)
         self.decode = decode
         self.function_mean = function_mean
-        self.function_stddev = function_stddev
+        self._marginals = PointMarginals(function_mean, function_stddev)
         self.num_samples = num_samples if base_samples is None else base_samples.shape[0]
         self.chunk_size = chunk_size
         self.function_dist = function_dist
@@ -110,8 +112,8 @@ class Prediction:
         :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
         :param chunk_size: Decode so many inputs at a time: the same answer in less memory.
         """
-        mean, stddev = function_marginals(function_dist)
-        return cls(decode, mean, stddev, num_samples, base_samples, chunk_size, function_dist)
+        marginals = PointMarginals.of(function_dist)
+        return cls(decode, marginals.mean, marginals.root, num_samples, base_samples, chunk_size, function_dist)
 
     @classmethod
     def from_posterior(
@@ -133,10 +135,8 @@ class Prediction:
         :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
         :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
         """
-        mean, variance = posterior.marginals(x, chunk_size)  # (*T, N, K), or (*T, N) without a latent dimension
-        if base_samples is not None and mean.dim() < base_samples.dim() - 1:
-            mean, variance = mean.unsqueeze(-1), variance.unsqueeze(-1)
-        return cls(decode, mean, variance.sqrt(), num_samples, base_samples, chunk_size, partial(posterior, x))
+        marginals = posterior.point_marginals(x, chunk_size)
+        return cls(decode, marginals.mean, marginals.root, num_samples, base_samples, chunk_size, partial(posterior, x))
 
     @classmethod
     def gaussian(cls, mean: Tensor, stddev: Tensor) -> Prediction:
@@ -181,17 +181,25 @@ class Prediction:
         if any(other.decode != first.decode or other.shift.dim() for other in predictions):
             raise ValueError("Only predictions that share a decoder, in its units, can be concatenated.")
 
+        order = order.to(first.function_mean.device)
+        marginals = PointMarginals.concatenate([prediction._marginals for prediction in predictions], order)
+
         def joined(tensors: Sequence[Tensor]) -> Tensor:
-            return torch.cat(list(tensors), dim=-2)[..., order.to(tensors[0].device), :]
+            return torch.cat(list(tensors), dim=-2).index_select(-2, order)
 
         return cls(
             first.decode,
-            joined([prediction.function_mean for prediction in predictions]),
-            joined([prediction.function_stddev for prediction in predictions]),
+            marginals.mean,
+            marginals.root,
             first.num_samples,
             chunk_size=first.chunk_size,
             rows=[joined(rows) for rows in zip(*(prediction.rows for prediction in predictions), strict=True)],
         )
+
+    @property
+    def function_stddev(self) -> Tensor:
+        """Standard deviation of q(f) (`*T x N x K`)."""
+        return self._marginals.stddev
 
     @property
     def components(self) -> Distribution:
@@ -342,7 +350,7 @@ class Prediction:
 
     def _functions(self, part: slice, noise: Tensor) -> Tensor:
         """The latent functions at some of the inputs, from standard normal noise (`S x *T x n x K`)."""
-        return self.function_mean[..., part, :] + self.function_stddev[..., part, :] * noise
+        return self._marginals[part].draw(noise)
 
     def _noise(self, part: slice) -> Tensor:
         """Standard normal samples for some of the inputs (`S x *T x n x K`)."""
@@ -373,15 +381,7 @@ class _FunctionPosterior(Protocol):
 
     def __call__(self, x: Tensor) -> MultivariateNormal: ...
 
-    def marginals(self, x: Tensor, chunk_size: int | None = None) -> tuple[Tensor, Tensor]: ...
-
-
-def function_marginals(function_dist: MultivariateNormal) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of q(f) at each input (`*T x N x K`); an event of N counts as K = 1."""
-    mean, stddev = function_dist.mean, function_dist.stddev
-    if isinstance(function_dist, MultitaskMultivariateNormal):
-        return mean, stddev
-    return mean.unsqueeze(-1), stddev.unsqueeze(-1)
+    def point_marginals(self, x: Tensor, chunk_size: int | None = None) -> PointMarginals: ...
 
 
 @dataclass(frozen=True)

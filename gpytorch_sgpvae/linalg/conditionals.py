@@ -119,7 +119,21 @@ def evidence_of_sites(A: Tensor, sites: GaussianSites, mean: Tensor) -> Evidence
     :param mean: The prior mean :math:`\mu_f` (`*T x K x N`).
     """
     # A Λ Aᵀ, A (λg − λμ)
-    precision, precision_mean = functions.EvidenceFunction.apply(A, sites.precision, _shift(sites, mean))
+    precision, precision_mean = functions.EvidenceFunction.apply(A, sites.precision, sites.seen_by(mean))
+    return Evidence(precision_mean, precision)
+
+
+def joint_evidence_of_sites(A: Tensor, sites: GaussianSites, mean: Tensor) -> Evidence:
+    r"""
+    The evidence of sites with loadings, for v of all latent functions together (`*T x (K M)`, latent functions first).
+
+    :param A: (`*T x K x M x N`).
+    :param sites: (`*T x J x N`).
+    :param mean: The prior mean :math:`\mu_f` (`*T x K x N`).
+    """
+    # A_k diag(Σ_j λ_nj a_jk a_jl) A_lᵀ, A_k Σ_j a_jk λ_nj (g_nj − a_jᵀ μ_n)
+    h = sites.to_latents(sites.seen_by(mean))  # (*T, K, N)
+    precision, precision_mean = functions.JointEvidenceFunction.apply(A, sites.point_precision(), h)
     return Evidence(precision_mean, precision)
 
 
@@ -135,8 +149,20 @@ def dense_posterior(Kff: Tensor, sites: GaussianSites, mean: Tensor) -> DensePos
     :param mean: The prior mean :math:`\mu_f` (`*T x K x N`).
     """
     Kff = _exact_enough(Kff)  # (*T, K, N, N)
-    precision, h = sites.precision.to(Kff.dtype), _shift(sites, mean).to(Kff.dtype)  # (*T, K, N)
+    precision, h = sites.precision.to(Kff.dtype), sites.seen_by(mean).to(Kff.dtype)  # (*T, K, N)
     return DensePosterior(*functions.DensePosteriorFunction.apply(Kff, precision, h))
+
+
+def entry_posterior(G: Tensor, precision: Tensor, h: Tensor) -> DensePosterior:
+    r"""
+    The posterior of the sums :math:`\mathbf a_j^\top \mathbf f_n` that E pseudo-observations are of.
+
+    :param G: Their prior covariance (`*T x E x E`).
+    :param precision: :math:`\lambda` (`*T x E`).
+    :param h: :math:`\lambda (g - \mathbf a^\top \boldsymbol \mu)` (`*T x E`).
+    """
+    G = _exact_enough(G)
+    return DensePosterior(*functions.DensePosteriorFunction.apply(G, precision.to(G.dtype), h.to(G.dtype)))
 
 
 def shift_and_shrinkage(A: Tensor, posterior: WhitenedPosterior | DensePosterior) -> tuple[Tensor, Tensor]:
@@ -151,9 +177,17 @@ def shift_and_shrinkage(A: Tensor, posterior: WhitenedPosterior | DensePosterior
     return functions.MarginalsFunction.apply(A, posterior.weights.to(A.dtype), posterior.reduction.to(A.dtype))
 
 
-def _shift(sites: GaussianSites, mean: Tensor) -> Tensor:
-    # λg − λμ
-    return sites.precision_mean - sites.precision * mean
+def joint_shift_and_shrinkage(A: Tensor, posterior: WhitenedPosterior) -> tuple[Tensor, Tensor]:
+    r"""
+    The same of latent functions that are inferred together: the difference of the means (`*T x K x N`), and by how much
+    the covariance of each point is smaller than the prior's (`*T x N x K x K`).
+
+    :param A: :math:`A_*` (`*T x K x M x N`).
+    :param posterior: The posterior of the whitened inducing values of all latent functions (`*T x (K M)`).
+    """
+    m = posterior.weights.unflatten(-1, A.shape[-3:-1]).to(A.dtype)  # (*T, K, M)
+    # A_kᵀ m_k, a_kᵀ F_kl a_l
+    return functions.JointMarginalsFunction.apply(A, m, posterior.reduction.to(A.dtype))
 
 
 def _exact_enough(K: Tensor) -> Tensor:

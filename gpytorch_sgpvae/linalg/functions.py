@@ -260,6 +260,65 @@ class MarginalsFunction(Function):
         return _like(A, A_bar), _like(m, matvec(A, mean_bar)), _like(F, F_bar)
 
 
+class JointEvidenceFunction(Function):
+    r"""
+    The evidence of points whose sites couple K latent functions, in the working dtype. With :math:`\Lambda_n` (`K x K`)
+    the precision of a point, :math:`C_{kl} = \mathrm{diag}(\Lambda_{1kl}, \dots, \Lambda_{Nkl})`:
+
+    .. math::
+
+        E_{kl} = A_k C_{kl} A_l^\top, \qquad b_k = A_k h_k
+
+    .. math::
+
+        \bar A_k = \sum_l D_{kl} A_l C_{kl} + \bar b_k h_k^\top, \qquad
+        \bar \Lambda_{nkl} = \tfrac 1 2 \mathbf a_{nk}^\top D_{kl} \mathbf a_{nl}, \qquad
+        \bar h_k = A_k^\top \bar b_k, \qquad
+        D_{kl} = \bar E_{kl} + \bar E_{lk}^\top
+    """
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, precision: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(A, precision, h)
+        dtype = working_dtype(A)
+        A, precision, h = A.to(dtype), precision.to(dtype), h.to(dtype)
+        return _coupled_gram(A, precision), matvec(A, h).flatten(-2)
+
+    @staticmethod
+    def backward(ctx: Any, E_bar: Tensor, b_bar: Tensor) -> tuple[Tensor, ...]:
+        A, precision, h = ctx.saved_tensors
+        E_bar, b_bar = (E_bar + E_bar.mT).to(A.dtype), b_bar.to(A.dtype).unflatten(-1, A.shape[-3:-1])
+        A_bar, precision_bar = _coupled_products(A, E_bar, precision)
+        A_bar = _add_outer(A_bar, b_bar, h)
+        return _like(A, A_bar), _like(precision, 0.5 * precision_bar), _like(h, matvec(A.mT, b_bar))
+
+
+class JointMarginalsFunction(Function):
+    r"""
+    Shifts :math:`s_k = A_k^\top m_k` (`K x N`) and, for each point,
+    :math:`V_{nkl} = \mathbf a_{nk}^\top F_{kl} \mathbf a_{nl}` (`N x K x K`), for a symmetric F over all latent functions.
+
+    .. math::
+
+        \bar A_k = \sum_l F_{kl} A_l \, \mathrm{diag}(\bar V_{\cdot kl} + \bar V_{\cdot lk}) + m_k \bar s_k^\top, \qquad
+        \bar m_k = A_k \bar s_k, \qquad
+        \bar F_{kl} = A_k \, \mathrm{diag}(\bar V_{\cdot kl}) \, A_l^\top
+    """
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, m: Tensor, F: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(A, m, F)
+        _, V = _coupled_products(A, F, None)
+        return matvec(A.mT, m), V
+
+    @staticmethod
+    def backward(ctx: Any, shift_bar: Tensor, V_bar: Tensor) -> tuple[Tensor, ...]:
+        A, m, F = ctx.saved_tensors
+        A_bar, _ = _coupled_products(A, F, V_bar + V_bar.mT)
+        A_bar = _add_outer(A_bar, m, shift_bar)
+        return _like(A, A_bar), _like(m, matvec(A, shift_bar)), _like(F, _coupled_gram(A, V_bar))
+
+
 def working_dtype(tensor: Tensor) -> torch.dtype:
     """What matrices are factorized in: GPyTorch's Cholesky dtype, or a wider one that is there already."""
     return torch.promote_types(tensor.dtype, cholesky_dtype())
@@ -324,3 +383,28 @@ def _inverse_cholesky_backward(R: Tensor, R_bar: Tensor) -> Tensor:
 def _kl_divergence(R: Tensor, mahalanobis: Tensor) -> Tensor:
     half_log_det = -R.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return 0.5 * (R.square().sum((-2, -1)) + mahalanobis - R.shape[-1]) + half_log_det
+
+
+def _coupled_gram(A: Tensor, weights: Tensor) -> Tensor:
+    r""":math:`A_k \mathrm{diag}(w_{\cdot kl}) A_l^\top` for all k and l, from A (`K x M x N`) and w (`N x K x K`)."""
+    K = A.shape[-3]
+    weights = weights.movedim(-3, -1).unsqueeze(-2)  # (..., K, K, 1, N)
+    # one k after the other: K² matrices of M x N need not exist at once
+    rows = [(A[..., k : k + 1, :, :] * weights[..., k, :, :, :]) @ A.mT for k in range(K)]  # (..., K, M, M) each
+    return torch.stack(rows, dim=-4).transpose(-3, -2).flatten(-4, -3).flatten(-2)  # (..., K M, K M)
+
+
+def _coupled_products(A: Tensor, F: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    r"""
+    :math:`\sum_l F_{kl} A_l \mathrm{diag}(w_{\cdot kl})` (`K x M x N`; A itself without weights), and
+    :math:`\mathbf a_{nk}^\top F_{kl} \mathbf a_{nl}` (`N x K x K`).
+    """
+    K, M, _ = A.shape[-3:]
+    F = F.unflatten(-2, (K, M)).unflatten(-1, (K, M)).movedim(-2, -3)  # (..., K, K, M, M)
+    sums, forms = [], []
+    for k in range(K):
+        FA = F[..., k, :, :, :] @ A  # (..., K, M, N)
+        forms.append((A[..., k : k + 1, :, :] * FA).sum(-2))  # (..., K, N)
+        if weights is not None:
+            sums.append((FA * weights[..., k, :].mT.unsqueeze(-2)).sum(-3))  # (..., M, N)
+    return torch.stack(sums, dim=-3) if sums else A, torch.stack(forms, dim=-3).movedim(-1, -3)

@@ -54,7 +54,14 @@ class AmortizedVariationalDistribution(_VariationalDistribution):
         sites = self.network(context)
         if not isinstance(sites, GaussianSites):
             raise TypeError(f"{type(self.network).__name__} must return GaussianSites, got {type(sites).__name__}.")
-        expected = (*context.batch_shape, *self.batch_shape, context.locations.shape[-2])
+        loadings, num_points = sites.loadings, context.locations.shape[-2]
+        if loadings is not None and loadings.shape[-1:] != self.batch_shape:
+            raise ValueError(
+                f"{type(self.network).__name__} returned loadings of shape {tuple(loadings.shape)}: expected "
+                + (f"(J, {self.batch_shape[0]})." if self.batch_shape else "none, as it has num_latents=None.")
+            )
+        middle = self.batch_shape if loadings is None else loadings.shape[-2:-1]
+        expected = (*context.batch_shape, *middle, num_points)
         if tuple(sites.shape) != expected:
             raise ValueError(
                 f"{type(self.network).__name__} returned sites of shape {tuple(sites.shape)} for y of shape "

@@ -107,7 +107,7 @@ class SparseEncoding(Encoding):
         }
 
     def detach(self) -> SparseEncoding:
-        return SparseEncoding(
+        return type(self)(
             self.strategy,
             self.Z.detach(),
             self.Luu_inv.detach(),
@@ -213,8 +213,7 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
 
     def encoding_from_state_dict(self, state_dict: dict[str, Tensor]) -> SparseEncoding:
         evidence = Evidence(state_dict["precision_mean"], state_dict["precision"])
-        posterior = whitened_posterior(evidence)
-        return SparseEncoding(self, state_dict["inducing_points"], state_dict["Luu_inv"], evidence, posterior)
+        return self._encoding(state_dict["inducing_points"], state_dict["Luu_inv"], evidence)
 
     def prior_at(self, x: Tensor, encoding: SparseEncoding, **kwargs: Any) -> PriorAt:
         """The prior at new inputs, as seen from the inducing points of an encoding."""
@@ -240,8 +239,7 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
         # Once per latent function, whatever the number of tasks.
         Luu_inv = inverse_cholesky(prior.covariance(0, 0).add_jitter(self.jitter_val).to_dense())  # (K, M, M)
         at_sites = _prior_at(prior, numbers[id(locations)], Luu_inv)
-        evidence = evidence_of_sites(at_sites.A, sites, at_sites.mean)
-        encoding = SparseEncoding(self, Z, Luu_inv, evidence, whitened_posterior(evidence))
+        encoding = self._encoding(Z, Luu_inv, self._evidence_at(at_sites, sites))
         return encoding, at_sites if x is locations else _prior_at(prior, numbers[id(x)], Luu_inv)
 
     def _encode_chunks(self, chunks: Iterable[Context], **kwargs: Any) -> SparseEncoding:
@@ -254,7 +252,7 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
             return evidence.precision_mean, evidence.precision
 
         evidence = reduce(add, (Evidence(*recomputed(partial(natural_parameters, chunk))) for chunk in chunks))
-        return SparseEncoding(self, Z, Luu_inv, evidence, whitened_posterior(evidence))
+        return self._encoding(Z, Luu_inv, evidence)
 
     def _why_not_in_chunks(self) -> str | None:
         return None if self._variational_distribution.row_wise else self._rows_depend_on_each_other()
@@ -270,7 +268,14 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
         context = self._seen(context, Z)
         prior = self._prior(self._latent_inducing_points(Z), self._insert_latents(context.locations), **kwargs)
         at_sites = _prior_at(prior, 1, Luu_inv)
-        return evidence_of_sites(at_sites.A, self._variational_distribution(context), at_sites.mean)
+        return self._evidence_at(at_sites, self._variational_distribution(context))
+
+    def _evidence_at(self, at_sites: PriorAt, sites: GaussianSites) -> Evidence:
+        """What sites say about the inducing values."""
+        return evidence_of_sites(at_sites.A, sites, at_sites.mean)
+
+    def _encoding(self, Z: Tensor, Luu_inv: Tensor, evidence: Evidence) -> SparseEncoding:
+        return SparseEncoding(self, Z, Luu_inv, evidence, whitened_posterior(evidence))
 
     def _seen(self, context: Context, inducing_points: Tensor) -> Context:
         """The context as the network sees it, with sites at its locations: here they are at its own inputs."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from gpytorch import settings
-from gpytorch.distributions import MultivariateNormal
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from torch import Tensor
 
 from ..context import Context
@@ -84,8 +84,10 @@ class Encoding(ABC):
 
         :param x: Where (`*T x N x D`).
         """
-        draws = self.strategy(x, context=self, diag=False).rsample(torch.Size([n]))
-        return draws if self.strategy.num_latents is None else draws.mT
+        q_f = self.strategy(x, context=self, diag=False)
+        draws = q_f.rsample(torch.Size([n]))
+        is_batch = self.strategy.num_latents is not None and not isinstance(q_f, MultitaskMultivariateNormal)
+        return draws.mT if is_batch else draws
 
     def split(self, x: Tensor, chunk_size: int) -> Sequence[Tensor]:
         """Inputs (`*T x N x D`) in chunks that :meth:`predict` treats as it does the whole."""

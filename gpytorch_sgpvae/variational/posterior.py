@@ -13,6 +13,7 @@ from ..utils.shapes import check_chunk_size
 from .amortized_strategy import AmortizedStrategy
 from .conditioning import Conditioning
 from .encoding import Encoding
+from .point_marginals import PointMarginals
 
 
 class Posterior:
@@ -59,15 +60,23 @@ class Posterior:
         :param x: New inputs (`*T x N x D`).
         :param chunk_size: The number of inputs to compute at a time: the same answer in less memory.
         """
+        parts = [(q_f.mean, q_f.variance, len(q_f.event_shape)) for q_f in self._in_chunks(x, chunk_size)]
+        means, variances, dims = zip(*parts, strict=True)
+        return torch.cat(means, dim=-dims[0]), torch.cat(variances, dim=-dims[0])
+
+    def point_marginals(self, x: Tensor, chunk_size: int | None = None) -> PointMarginals:
+        r"""
+        The marginals of q(f) at each input, from which all latent functions there are drawn together; see
+        :meth:`marginals` for the parameters.
+        """
+        return PointMarginals.concatenate([PointMarginals.of(q_f) for q_f in self._in_chunks(x, chunk_size)])
+
+    def _in_chunks(self, x: Tensor, chunk_size: int | None) -> Iterator[MultivariateNormal]:
         check_chunk_size(chunk_size)
         x = x.unsqueeze(-1) if x.dim() == 1 else x
-        means, variances = [], []
-        for chunk in [x] if chunk_size is None or chunk_size >= x.shape[-2] else self.encoding.split(x, chunk_size):
-            q_f = self(chunk)
-            means.append(q_f.mean)
-            variances.append(q_f.variance)
-        points = -len(q_f.event_shape)
-        return torch.cat(means, dim=points), torch.cat(variances, dim=points)
+        whole = chunk_size is None or chunk_size >= x.shape[-2]
+        for chunk in [x] if whole else self.encoding.split(x, chunk_size):
+            yield self(chunk)
 
     @torch.no_grad()
     def sample(self, x: Tensor, n: int) -> Tensor:

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from linear_operator import to_linear_operator
+from linear_operator.operators import BlockDiagLinearOperator, LinearOperator
+from torch import Tensor
+
+from ..context import Context
+from ..linalg.conditionals import DensePosterior, entry_posterior, shift_and_shrinkage
+from ..linalg.entries import (
+    cross_covariance,
+    entry_covariance,
+    informative_entries,
+    put_back,
+    take,
+    take_block,
+    take_rows,
+)
+from ..linalg.functions import matvec
+from ..sites import GaussianSites
+from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
+from .dense_amortized_variational_strategy import DenseAmortizedVariationalStrategy
+from .encoding import Encoding
+from .joint_strategy import JointStrategy
+from .posterior_covariance import JointPosteriorCovariance, LazyMatrix
+
+# q(f) at the context's inputs as a dense matrix of more rows than that is refused.
+MOST_ROWS = 5000
+
+
+class PriorAt(NamedTuple):
+    """The prior at some inputs, as seen from the context's."""
+
+    mean: Tensor  # μ_*                                   (*T, K, N*)
+    variance: Tensor  # diag K_**                         (*T, K, N*)
+    Kfs: Tensor  # K_f*                                   (*T, K, N, N*)
+    covar: Callable[[], LinearOperator]  # K_**, lazy     (*T, K, N*, N*)
+    is_context: bool = False  # whether these are the context's own inputs
+
+
+@dataclass(frozen=True, eq=False)
+class DenseJointEncoding(Encoding):
+    """
+    What the dense joint strategy remembers of a context.
+
+    :param x: The context's inputs (`*T x N x D`).
+    :param sites: The sites there (`*T x J x N`), with loadings.
+    :param entries: The numbers of those pseudo-observations that say anything (`*T x E`), or None for all.
+    :param prior: The prior mean (`*T x K x N`) and covariances (`*T x K x N x N`) there.
+    :param G: The prior covariance of all pseudo-observed sums (`*T x (J N) x (J N)`).
+    :param posterior: The posterior of the informative ones (`*T x E x E`).
+    """
+
+    strategy: DenseJointAmortizedVariationalStrategy
+    x: Tensor
+    sites: GaussianSites
+    entries: Tensor | None
+    prior: tuple[Tensor, Tensor]
+    G: Tensor
+    posterior: DensePosterior
+
+    @property
+    def tasks(self) -> torch.Size:
+        return self.posterior.weights.shape[:-1]
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights of the context's points in the mean of each latent function (`*T x K x N`)."""
+        J, N = self.sites.shape[-2:]
+        alpha = put_back(self.posterior.weights, self.entries, J * N).unflatten(-1, (J, N))  # (*T, J, N)
+        return self._sites_in_working_dtype().to_latents(alpha)
+
+    def predict(self, x: Tensor, at_x: PriorAt | None, diag: bool, **kwargs: Any) -> MultivariateNormal:
+        at_x = self.strategy.prior_at(x, self, **kwargs) if at_x is None else at_x
+        dtype = at_x.mean.dtype
+        shift = matvec(at_x.Kfs.to(self.posterior.weights.dtype).mT, self.weights)  # (*T, K, N*)
+        mean = (at_x.mean + shift.to(dtype)).mT  # (*T, N*, K)
+        if diag:
+            K = mean.shape[-1]
+            blocks = LazyMatrix(mean, torch.Size([*mean.shape[:-1], K, K]), partial(self._blocks, at_x))
+            q_f = MultitaskMultivariateNormal(mean, BlockDiagLinearOperator(blocks))
+            if at_x.is_context:
+                q_f.projected = partial(self._projected, at_x)
+            return q_f
+        C = self._cross_covariance(at_x)
+        covar = JointPosteriorCovariance(
+            at_x.covar(), C.to(dtype), self.posterior.reduction.to(dtype), self._blocks(at_x, C)
+        )
+        return MultitaskMultivariateNormal(mean, covar)
+
+    def _cross_covariance(self, at_x: PriorAt) -> Tensor:
+        """(`*T x K x E x N*`)"""
+        loadings = self._sites_in_working_dtype().explicit_loadings()
+        return cross_covariance(at_x.Kfs.to(loadings.dtype), loadings, self.entries)
+
+    def _blocks(self, at_x: PriorAt, C: Tensor | None = None) -> Tensor:
+        """The covariance of each point (`*T x N* x K x K`)."""
+        C = self._cross_covariance(at_x) if C is None else C
+        PC = self.posterior.reduction.unsqueeze(-3) @ C  # (*T, K, E, N*)
+        shrinkage = C.movedim(-1, -3) @ PC.movedim(-1, -3).mT  # (*T, N*, K, K)
+        blocks = torch.diag_embed(at_x.variance.mT).to(shrinkage.dtype) - shrinkage
+        return blocks.to(at_x.mean.dtype).expand(*self.tasks, *blocks.shape[-3:])
+
+    def _projected(self, at_x: PriorAt, loadings: Tensor) -> tuple[Tensor, Tensor] | None:
+        """
+        Mean and variance of the sums that the context's sites are of, at all its points (`*T x N x J` each), without
+        any K x K matrix; None for the sums by other loadings.
+        """
+        if loadings is not self.sites.loadings:
+            return None
+        J, N = self.sites.shape[-2:]
+        if self.entries is None:
+            shift, variance = self.posterior.shift, self.posterior.variance  # (*T, J N)
+        else:
+            shift, shrinkage = shift_and_shrinkage(take_rows(self.G, self.entries), self.posterior)
+            variance = self.G.diagonal(dim1=-2, dim2=-1) - shrinkage
+        shift, variance = (part.unflatten(-1, (J, N)).mT.to(at_x.mean.dtype) for part in (shift, variance))
+        return at_x.mean.mT @ loadings.mT + shift, variance
+
+    def q_u(self) -> AmortizedMultivariateNormal:
+        """q(f) at the context's inputs, point by point; its covariance is computed if somebody looks at it."""
+        at_x = self.strategy.at_context(self)
+        mean = self.predict(self.x, at_x, diag=True).mean  # (*T, N, K)
+        size = mean.shape[-2] * mean.shape[-1]
+
+        def covariance() -> Tensor:
+            self._check_size(size)
+            return self.predict(self.x, at_x, diag=False).lazy_covariance_matrix.to_dense()
+
+        covar = LazyMatrix(mean, torch.Size([*mean.shape[:-2], size, size]), covariance)
+        kl_divergence = self.posterior.kl_divergence.to(mean.dtype)
+        return AmortizedMultivariateNormal(mean.flatten(-2), covar, prior_kl=kl_divergence)
+
+    def p_u(self) -> AmortizedPrior:
+        mean, Kff = self.prior
+        K, N = mean.shape[-2:]
+
+        def covariance() -> Tensor:
+            self._check_size(N * K)
+            eye = torch.eye(K, dtype=Kff.dtype, device=Kff.device)[:, :, None, None]
+            covar = (eye * Kff.unsqueeze(-3)).movedim(-2, -4).movedim(-1, -2)  # (*T, N, K, N, K)
+            return covar.flatten(-4, -3).flatten(-2).expand(*self.tasks, N * K, N * K)
+
+        mean = mean.mT.flatten(-2).expand(*self.tasks, N * K)
+        return AmortizedPrior(mean, LazyMatrix(mean, torch.Size([*self.tasks, N * K, N * K]), covariance))
+
+    def detach(self) -> DenseJointEncoding:
+        return DenseJointEncoding(
+            self.strategy,
+            self.x.detach(),
+            self.sites.detach(),
+            self.entries,
+            (self.prior[0].detach(), self.prior[1].detach()),
+            self.G.detach(),
+            DensePosterior(*(tensor.detach() for tensor in self.posterior)),
+        )
+
+    def _sites_in_working_dtype(self) -> GaussianSites:
+        dtype, sites = self.posterior.weights.dtype, self.sites
+        return GaussianSites(
+            sites.precision_mean.to(dtype), sites.precision.to(dtype), sites.explicit_loadings().to(dtype)
+        )
+
+    def _check_size(self, size: int) -> None:
+        if size > MOST_ROWS:
+            raise ValueError(
+                f"q(f) at the context's inputs is a matrix of {size} x {size}, more than {MOST_ROWS}: use "
+                "point_covariances(q_f), or the sparse JointAmortizedVariationalStrategy."
+            )
+
+
+class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariationalStrategy):
+    r"""
+    The dense strategy for sites that couple the latent functions, without inducing points. Over the E
+    pseudo-observations that say anything, of the sums :math:`\mathbf a_j^\top \mathbf f_n`, with :math:`W = \Lambda^{1/2}`:
+
+    .. math::
+
+        G_{(j n)(i m)} = \sum_k a_{jk} a_{ik} \, k_k(\mathbf x_n, \mathbf x_m), \qquad
+        B = I + W G W, \qquad
+        \boldsymbol \alpha = W B^{-1} W^{-1} \lambda (g - \mathbf a^\top \boldsymbol \mu)
+
+    .. math::
+
+        q(f_k(\mathbf x_*)): \quad \mu_{k*} + \sum_{jn} a_{jk} k_k(\mathbf x_*, \mathbf x_n) \, \alpha_{jn}, \qquad
+        \mathrm{cov}_{kl} = \delta_{kl} k_{**} - \mathbf c_k^\top W B^{-1} W \mathbf c_l, \qquad
+        c_{k, jn} = a_{jk} k_k(\mathbf x_n, \mathbf x_*)
+
+    With a linear decoder and Gaussian noise, and a :class:`~gpytorch_sgpvae.JointFactorNet` that is tied to them, it is
+    the exact linear model of coregionalization for any pattern of missing entries. It returns q(f) as a
+    :class:`~gpytorch.distributions.MultitaskMultivariateNormal` (`N x K`) and needs no wrapper. The bound and the
+    marginals of the outputs cost :math:`O(E^3)` per task, whatever K is; K x K covariances of each point, which only
+    perceptrons and samples need, :math:`O(N K E^2)` more.
+
+    The parameters are those of :class:`~gpytorch_sgpvae.DenseAmortizedVariationalStrategy`.
+
+    Example:
+        >>> import gpytorch, torch
+        >>> from gpytorch_sgpvae import (
+        ...     AmortizedVariationalDistribution, DenseJointAmortizedVariationalStrategy, JointFactorNet,
+        ... )
+        >>> class Model(gpytorch.models.ApproximateGP):
+        ...     def __init__(self):
+        ...         q_f = AmortizedVariationalDistribution(JointFactorNet(num_outputs=5, num_latents=3))
+        ...         super().__init__(DenseJointAmortizedVariationalStrategy(self, q_f))
+        ...         self.mean_module = gpytorch.means.ZeroMean()
+        ...         self.covar_module = gpytorch.kernels.MaternKernel(nu=1.5, batch_shape=torch.Size([3]))
+        ...     def forward(self, x):
+        ...         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+        >>> Model()(torch.rand(4, 2), context=(torch.rand(20, 2), torch.randn(20, 5))).event_shape
+        torch.Size([4, 3])
+    """
+
+    def prior_at(self, x: Tensor, encoding: Any, **kwargs: Any) -> Any:
+        return PriorAt(*super().prior_at(x, encoding, **kwargs))
+
+    def at_context(self, encoding: DenseJointEncoding) -> PriorAt:
+        """The prior at the context's own inputs, which the encoding knows."""
+        mean, Kff = encoding.prior
+        return PriorAt(mean, Kff.diagonal(dim1=-2, dim2=-1), Kff, lambda: to_linear_operator(Kff), is_context=True)
+
+    def _encode(self, context: Context, sites: GaussianSites, x: Tensor, **kwargs: Any) -> tuple[Any, Any]:
+        if self.num_latents is None:
+            return super()._encode(context, sites, x, **kwargs)
+        self._check_input_dim(x, context.x)
+        new_inputs = [] if x is context.x else [self._for_latents(x)]
+        prior = self._prior(self._insert_latents(context.x), *new_inputs, **kwargs)
+        covar, mean = prior.covariance(0, 0), prior.mean(0)
+        Kff = (covar.add_jitter(self.jitter_val) if self.jitter_val else covar).to_dense()  # (*T, K, N, N)
+        G = entry_covariance(Kff, sites.explicit_loadings())  # (*T, J N, J N)
+        precision = sites.precision.flatten(-2)  # (*T, J N)
+        entries = informative_entries(precision.detach())
+        h = take(sites.seen_by(mean).flatten(-2), entries)
+        posterior = entry_posterior(take_block(G, entries), take(precision, entries), h)
+        encoding = DenseJointEncoding(self, context.x, sites, entries, (mean, Kff), G, posterior)
+        if not new_inputs:
+            return encoding, self.at_context(encoding)
+        Kfs = prior.covariance(0, 1).to_dense()
+        return encoding, PriorAt(prior.mean(1), prior.variance(1), Kfs, partial(prior.covariance, 1, 1))

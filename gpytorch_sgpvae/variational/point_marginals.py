@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from linear_operator.operators import BlockDiagLinearOperator
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+
+from .posterior_covariance import JointPosteriorCovariance
+
+# The rounding of a covariance matrix in units of its dtype's precision, which its Cholesky factor must stand.
+ROUNDING = 100
+
+
+def point_covariances(q_f: MultivariateNormal) -> Tensor:
+    r"""
+    The covariance matrix of the K latent functions at each point of q(f),
+
+    .. math::
+
+        S_n = \mathrm{cov}(\mathbf f(\mathbf x_n))
+
+    without a matrix of all points together (`*T x N x K x K`; K = 1 for an event of N).
+
+    :param q_f: What a model returns.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import SGPVAE, point_covariances
+        >>> sgpvae = SGPVAE(5, 3, inducing_points=torch.rand(8, 2), network="jointfactornet")
+        >>> q_f = sgpvae(torch.rand(4, 2), context=(torch.rand(20, 2), torch.randn(20, 5)))
+        >>> point_covariances(q_f).shape
+        torch.Size([4, 3, 3])
+    """
+    if not isinstance(q_f, MultitaskMultivariateNormal):
+        return q_f.variance.unsqueeze(-1).unsqueeze(-1)
+    blocks = _coupled_blocks(q_f)
+    if blocks is not None:
+        return blocks
+    covar = q_f.lazy_covariance_matrix
+    if isinstance(covar, BlockDiagLinearOperator):  # a block for each latent function
+        return torch.diag_embed(q_f.variance)
+    N, K = q_f.event_shape
+    shape, dims = ((N, K), (-4, -2)) if q_f._interleaved else ((K, N), (-3, -1))
+    covar = covar.to_dense().unflatten(-2, shape).unflatten(-1, shape)
+    return covar.diagonal(dim1=dims[0], dim2=dims[1]).movedim(-1, -3)
+
+
+def is_coupled(q_f: MultitaskMultivariateNormal) -> bool:
+    """Whether the latent functions of a point depend on each other, in a q(f) that keeps their covariance."""
+    covar = q_f.lazy_covariance_matrix
+    return isinstance(covar, JointPosteriorCovariance) or (
+        isinstance(covar, BlockDiagLinearOperator) and q_f._interleaved
+    )
+
+
+def _coupled_blocks(q_f: MultitaskMultivariateNormal) -> Tensor | None:
+    """The blocks of a q(f) that keeps them, or None."""
+    covar = q_f.lazy_covariance_matrix
+    if not is_coupled(q_f):
+        return None
+    return covar.blocks if isinstance(covar, JointPosteriorCovariance) else covar.base_linear_op.to_dense()
+
+
+@dataclass(frozen=True, eq=False)
+class PointMarginals:
+    """
+    The marginals of q(f) at each point, from which the latent functions of a point are drawn together.
+
+    :param mean: (`*T x N x K`).
+    :param root: The standard deviations (`*T x N x K`), or, of latent functions that depend on each other, Cholesky
+        factors of their covariance (`*T x N x K x K`).
+    """
+
+    mean: Tensor
+    root: Tensor
+
+    @classmethod
+    def of(cls, q_f: MultivariateNormal) -> PointMarginals:
+        """The marginals of what a model returns; an event of N counts as K = 1."""
+        if not isinstance(q_f, MultitaskMultivariateNormal):
+            return cls(q_f.mean.unsqueeze(-1), q_f.stddev.unsqueeze(-1))
+        blocks = _coupled_blocks(q_f)
+        return cls(q_f.mean, q_f.stddev if blocks is None else _cholesky(blocks))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[PointMarginals], order: Tensor | None = None) -> PointMarginals:
+        """
+        :param parts: Marginals of different points.
+        :param order: Which of all these points comes first, which second, and so on (`N`).
+        """
+        dim = -3 if parts[0].is_coupled else -2
+        mean, root = torch.cat([part.mean for part in parts], -2), torch.cat([part.root for part in parts], dim)
+        if order is not None:
+            mean, root = mean.index_select(-2, order), root.index_select(dim, order)
+        return cls(mean, root)
+
+    @property
+    def is_coupled(self) -> bool:
+        return self.root.dim() > self.mean.dim()
+
+    @property
+    def stddev(self) -> Tensor:
+        """(`*T x N x K`)"""
+        return torch.linalg.vector_norm(self.root, dim=-1) if self.is_coupled else self.root
+
+    def __getitem__(self, points: slice) -> PointMarginals:
+        return PointMarginals(
+            self.mean[..., points, :], self.root[..., points, :, :] if self.is_coupled else self.root[..., points, :]
+        )
+
+    def draw(self, noise: Tensor) -> Tensor:
+        """
+        The latent functions, from standard normal noise (`S x *T x N x K`).
+
+        :param noise: (`S x *T x N x K`).
+        """
+        if self.is_coupled:
+            return self.mean + (self.root @ noise.unsqueeze(-1)).squeeze(-1)
+        return self.mean + self.root * noise
+
+
+def _cholesky(covariances: Tensor) -> Tensor:
+    """The Cholesky factors of matrices that are covariances but for rounding."""
+    scale = covariances.diagonal(dim1=-2, dim2=-1).abs().mean(-1, keepdim=True)
+    rounding = ROUNDING * torch.finfo(covariances.dtype).eps * scale
+    return psd_safe_cholesky(covariances + torch.diag_embed(rounding.expand(covariances.shape[:-1])))
