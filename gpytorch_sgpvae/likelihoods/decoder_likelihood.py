@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .._compat import add_note
+from .missing import fill_missing
 from .prediction import Prediction, function_marginals
-from .targets import as_rows, check_support, fill_missing
+from .targets import as_rows, check_support
 
 
 class DecoderLikelihood(Likelihood):
