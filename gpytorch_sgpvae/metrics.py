@@ -30,10 +30,11 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal, constraints
 
 from .likelihoods import Prediction
+from .likelihoods.missing import fill_missing
 from .likelihoods.mixture import cdf, draw
 from .likelihoods.observation_models.distributions import ColumnwiseDistribution
 from .likelihoods.prediction import BLOCK_SIZE
-from .likelihoods.targets import as_rows, fill_missing
+from .likelihoods.targets import as_rows
 
 
 def mae(prediction: Prediction | Tensor, y: Tensor) -> Tensor:

@@ -71,6 +71,7 @@ class LinearPlus(torch.nn.Module):
     steps than a perceptron alone.
 
     :param mlp: The perceptron.
+    :param start: What the weights of its last layer are multiplied by; with 0 the decoder starts out linear.
 
     Example:
         >>> import torch
@@ -79,12 +80,12 @@ class LinearPlus(torch.nn.Module):
         torch.Size([7, 10, 5])
     """
 
-    def __init__(self, mlp: MLP):
+    def __init__(self, mlp: MLP, start: float = 0.1):
         super().__init__()
         self.linear = torch.nn.Linear(mlp.in_size, mlp.out_size)
         self.mlp = mlp
         with torch.no_grad():
-            mlp.get_submodule(str(len(mlp) - 1)).get_parameter("weight").mul_(0.1)
+            mlp.get_submodule(str(len(mlp) - 1)).get_parameter("weight").mul_(start)
             mlp.output_bias.zero_()
 
     def forward(self, f: Tensor) -> Tensor:

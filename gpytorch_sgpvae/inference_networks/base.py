@@ -62,6 +62,8 @@ class InferenceNetwork(torch.nn.Module):
 
     # Whether the sites of a row depend on that row alone.
     row_wise = False
+    # Whether its sites have loadings, so that all latent functions are inferred together.
+    couples_latents = False
 
     def __init__(
         self,

@@ -15,24 +15,26 @@ from .stacked_mlp import LEAKY_RELU, StackedMLP
 
 class JointFactorNet(InferenceNetwork):
     r"""
-    Pseudo-observations of the outputs themselves, which couple the latent functions as the decoder does: each observed
-    output says something about one sum of latent functions, with perceptrons for what is not linear,
+    Pseudo-observations of the decoder's values, which couple the latent functions as the decoder does: each observed
+    output says something about a sum of latent functions, with perceptrons for what is not linear,
 
     .. math::
 
-        l_n(\mathbf f_n) = \prod_{p \in \mathcal O_n} \mathcal N \left( g_{np} \mid \mathbf w_p^\top \mathbf f_n,
-        \lambda_{np}^{-1} \right), \qquad
-        g_{np} = y_{np} - b_p + \mathrm{net}_p(y_{np}), \qquad
-        \lambda_{np} = e^{\mathrm{net}'_p(y_{np})} / \sigma_p^2
+        l_n(\mathbf f_n) = \prod_{j \in \mathcal O_n} \mathcal N \left( g_{nj} \mid \mathbf w_j^\top \mathbf f_n,
+        \lambda_{nj}^{-1} \right), \qquad
+        g_{nj} = y_{nj} - b_j + \mathrm{net}_j(y_{nj}), \qquad
+        \lambda_{nj} = e^{\mathrm{net}'_j(y_{nj})} / \sigma_j^2
 
-    Both perceptrons are zero at the start. :meth:`tie` makes the loadings :math:`\mathbf w_p`, :math:`b_p` and
-    :math:`\sigma_p^2` those of a likelihood: with a linear decoder and Gaussian noise the posterior is then the exact
-    one for any pattern of missing entries, throughout training. The network is for a
-    :class:`~gpytorch_sgpvae.JointAmortizedVariationalStrategy` or a
-    :class:`~gpytorch_sgpvae.DenseJointAmortizedVariationalStrategy`.
+    Both perceptrons are zero at the start. :meth:`tie` makes the loadings :math:`\mathbf w_j`, :math:`b_j` and
+    :math:`\sigma_j^2` those of a likelihood: with a linear decoder and Gaussian noise the posterior is then the exact
+    one for any pattern of missing entries, throughout training, as long as the perceptrons are zero. Outputs of other
+    kinds, counts or flags, start from the Gaussian that is closest to their likelihood (`initial_sites` of their
+    observation model), in place of :math:`y_{nj}` and :math:`\sigma_j^{-2}`.
 
-    See :class:`~gpytorch_sgpvae.InferenceNetwork` for the parameters. The sites are `*T x P x N`, with loadings
-    `P x K`.
+    The network is for a :class:`~gpytorch_sgpvae.JointAmortizedVariationalStrategy` or a
+    :class:`~gpytorch_sgpvae.DenseJointAmortizedVariationalStrategy`. See :class:`~gpytorch_sgpvae.InferenceNetwork` for
+    the parameters. The sites are `*T x J x N` with loadings `J x K`, one for each of the decoder's J values: P of them
+    for most kinds of outputs.
 
     Example:
         >>> import torch
@@ -45,6 +47,7 @@ class JointFactorNet(InferenceNetwork):
     """
 
     row_wise = True
+    couples_latents = True
 
     def __init__(
         self,
@@ -57,12 +60,8 @@ class JointFactorNet(InferenceNetwork):
         super().__init__(num_outputs, num_latents, hidden_sizes, activation, **kwargs)
         if num_latents is None:
             raise ValueError("JointFactorNet couples latent functions: give it num_latents, got None.")
-        self.corrections = StackedMLP(num_outputs, 1, 2, hidden_sizes, activation)
-        with torch.no_grad():
-            self.corrections.weights[-1].zero_()
-            self.corrections.biases[-1].zero_()
-        linear = torch.nn.Linear(num_latents, num_outputs)
-        self.loadings: Tensor | None = torch.nn.Parameter(linear.weight.detach().clone())
+        self._make_corrections(num_outputs)
+        self.loadings: Tensor | None = torch.nn.Parameter(torch.nn.Linear(num_latents, num_outputs).weight.detach())
         self.bias: Tensor | None = torch.nn.Parameter(torch.zeros(num_outputs))
         self.log_noise: Tensor | None = torch.nn.Parameter(torch.zeros(num_outputs))
         self._tied: tuple[Any, ...] = ()
@@ -72,39 +71,50 @@ class JointFactorNet(InferenceNetwork):
         Take loadings, bias and noise from a likelihood from now on, as its parameters move.
 
         :param likelihood: A :class:`~gpytorch_sgpvae.DecoderLikelihood` whose decoder is a :class:`torch.nn.Linear` or
-            a :class:`~gpytorch_sgpvae.LinearPlus`, and whose observation model is
-            :class:`~gpytorch_sgpvae.GaussianObservations`.
+            a :class:`~gpytorch_sgpvae.LinearPlus`.
         """
         linear = linear_part(likelihood.decoder)
-        if linear is None or not hasattr(likelihood.observation_model, "noise"):
+        if linear is None or not hasattr(likelihood.observation_model, "initial_sites"):
             raise TypeError(
-                "JointFactorNet can be tied to a decoder that is torch.nn.Linear or LinearPlus with Gaussian noise, got "
-                f"{type(likelihood.decoder).__name__} with {type(likelihood.observation_model).__name__}."
+                "JointFactorNet can be tied to a decoder that is torch.nn.Linear or LinearPlus and to an observation "
+                f"model with initial_sites, got {type(likelihood.decoder).__name__} with "
+                f"{type(likelihood.observation_model).__name__}."
             )
-        if linear.weight.shape != (self.num_outputs, self.num_latents):
+        if linear.in_features != self.num_latents or likelihood.observation_model.num_outputs != self.num_outputs:
             raise ValueError(
-                f"The decoder maps {linear.in_features} latent functions to {linear.out_features} values, but the "
-                f"network has num_latents={self.num_latents} and num_outputs={self.num_outputs}."
+                f"The likelihood has {linear.in_features} latent functions and "
+                f"{likelihood.observation_model.num_outputs} outputs, but the network has "
+                f"num_latents={self.num_latents} and num_outputs={self.num_outputs}."
             )
         # in a tuple, so that the likelihood's parameters do not become the network's
         self._tied = (likelihood,)
         self.loadings = self.bias = self.log_noise = None
+        if linear.out_features != self.corrections.biases[-1].shape[0]:
+            self._make_corrections(linear.out_features)
 
     def forward(self, context: Context) -> GaussianSites:
         self.check_outputs(context)
-        loadings, bias, noise = self._linear_model()
-        y = context.filled  # (*T, N, P)
-        corrections = self.corrections(self.by_output(y))  # (P, T N, 2)
-        shift, log_factor = corrections.movedim(0, -2).reshape(*y.shape, 2).unbind(-1)  # (*T, N, P)
-        # a factor beyond e^±8 would be an equality constraint, or nothing at all
-        precision = torch.where(context.observed, (8 * torch.tanh(log_factor / 8)).exp() / noise, 0.0)
-        values = y + shift if bias is None else y - bias + shift
-        return GaussianSites((precision * values).mT, precision.mT, loadings)
+        loadings, bias, values, precision = self._linear_model(context)  # (J, K), (J,), (*T, N, J), (*T, N, J)
+        inputs = values.reshape(-1, values.shape[-1]).mT.unsqueeze(-1)  # (J, T N, 1)
+        corrections = self.corrections(inputs).movedim(0, -2).reshape(*values.shape, 2)
+        shift, log_factor = corrections.unbind(-1)  # (*T, N, J)
+        # a factor beyond e^±8 would make an equality constraint of a site, or nothing at all
+        precision = precision * (8 * torch.tanh(log_factor / 8)).exp()
+        means = values + shift if bias is None else values - bias + shift
+        return GaussianSites((precision * means).mT, precision.mT, loadings)
 
-    def _linear_model(self) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Loadings (`P x K`), bias (`P`) and noise variance (`P`)."""
+    def _linear_model(self, context: Context) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Loadings (`J x K`), bias (`J`), and what the observed outputs say before any correction (`*T x N x J`)."""
         if self._tied:
             (likelihood,) = self._tied
             linear: Any = linear_part(likelihood.decoder)
-            return linear.weight, linear.bias, likelihood.observation_model.noise
-        return self.loadings, self.bias, self.log_noise.exp()  # type: ignore[return-value, union-attr]
+            sites = likelihood.observation_model.initial_sites(context.filled, context.observed)
+            return linear.weight, linear.bias, *sites
+        precision = context.observed * (-self.log_noise).exp()  # type: ignore[operator]
+        return self.loadings, self.bias, context.filled, precision  # type: ignore[return-value]
+
+    def _make_corrections(self, num_sites: int) -> None:
+        self.corrections = StackedMLP(num_sites, 1, 2, self.hidden_sizes, self.activation)
+        with torch.no_grad():
+            self.corrections.weights[-1].zero_()
+            self.corrections.biases[-1].zero_()

@@ -13,9 +13,10 @@ from torch.distributions import Distribution
 from .._compat import add_note
 from ..mlp import LinearPlus, linear_part
 from ..variational.point_marginals import PointMarginals, is_coupled, point_covariances
+from .missing import fill_missing
 from .observation_models.gaussian_observations import GaussianObservations
 from .prediction import Prediction
-from .targets import as_rows, check_support, fill_missing
+from .targets import as_rows, check_support
 
 
 class DecoderLikelihood(Likelihood):

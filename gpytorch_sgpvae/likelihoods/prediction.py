@@ -14,7 +14,8 @@ from torch.distributions import AffineTransform, Distribution, Normal, Transform
 from ..utils.shapes import check_chunk_size
 from ..variational.point_marginals import PointMarginals
 from . import mixture
-from .targets import as_rows, fill_missing
+from .missing import fill_missing
+from .targets import as_rows
 
 # Random numbers are drawn for so many inputs at a time, whatever the chunk size, so that it does not change them.
 BLOCK_SIZE = 32

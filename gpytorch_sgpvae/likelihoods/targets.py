@@ -1,4 +1,4 @@
-"""The likelihoods' door for NaN and for values that cannot be: targets with holes."""
+"""The likelihoods' door for targets: their shape, and values that cannot be."""
 
 from __future__ import annotations
 
@@ -30,16 +30,6 @@ def as_rows(y: Tensor, shape: torch.Size) -> Tensor:
             + ", with tasks *T that q(f) has too."
         )
     return rows
-
-
-def fill_missing(y: Tensor) -> tuple[Tensor, Tensor]:
-    """
-    A target that any density can be evaluated at, and where it is real. Filled before the density and masked after
-    it: a mask alone would leave NaN in the gradients. The filling is 1, which real numbers, positive ones, counts,
-    flags and classes all can be.
-    """
-    observed = ~torch.isnan(y)
-    return torch.where(observed, y, 1.0), observed
 
 
 def check_support(distribution: Distribution, filled: Tensor, observed: Tensor, first_column: int = 0) -> None:

@@ -296,7 +296,8 @@ class JointEvidenceFunction(Function):
 class JointMarginalsFunction(Function):
     r"""
     Shifts :math:`s_k = A_k^\top m_k` (`K x N`) and, for each point,
-    :math:`V_{nkl} = \mathbf a_{nk}^\top F_{kl} \mathbf a_{nl}` (`N x K x K`), for a symmetric F over all latent functions.
+    :math:`V_{nkl} = \mathbf a_{nk}^\top F_{kl} \mathbf a_{nl}` (`N x K x K`), for a symmetric F over all latent
+    functions.
 
     .. math::
 

@@ -11,16 +11,17 @@ from gpytorch.variational import IndependentMultitaskVariationalStrategy
 from torch import Tensor
 
 from ..context import Context, as_context
-from ..inference_networks import FactorNet, IndexNet, InferenceNetwork, PointNet, ZeroImputation
+from ..inference_networks import FactorNet, IndexNet, InferenceNetwork, JointFactorNet, PointNet, ZeroImputation
 from ..likelihoods import DecoderLikelihood, GaussianObservations, Prediction
 from ..linalg.kernels import ScaledRBFKernel
 from ..mlls import TaskELBO
-from ..mlp import MLP
+from ..mlp import MLP, LinearPlus, linear_part
 from ..variational import AmortizedVariationalDistribution, Posterior, condition
 from ..variational.posterior import amortized_strategy
 
 NETWORKS: dict[str, type[InferenceNetwork]] = {
     "factornet": FactorNet,
+    "jointfactornet": JointFactorNet,
     "indexnet": IndexNet,
     "pointnet": PointNet,
     "zeroimputation": ZeroImputation,
@@ -159,7 +160,7 @@ def parts_of(
 
 
 class LatentGPs(gpytorch.models.ApproximateGP):
-    """K independent Gaussian processes with mean zero."""
+    """K Gaussian processes with mean zero, independent before any data."""
 
     def __init__(
         self,
@@ -169,7 +170,9 @@ class LatentGPs(gpytorch.models.ApproximateGP):
         num_latents: int,
     ):
         strategy = make_strategy(self, AmortizedVariationalDistribution(network))
-        super().__init__(IndependentMultitaskVariationalStrategy(strategy, num_tasks=num_latents))
+        if not couples_latents(network):
+            strategy = IndependentMultitaskVariationalStrategy(strategy, num_tasks=num_latents)
+        super().__init__(strategy)
         self.mean_module = gpytorch.means.ZeroMean()
         self.covar_module = kernel
 
@@ -191,20 +194,33 @@ def make_network(
     return network
 
 
+def couples_latents(network: torch.nn.Module) -> bool:
+    """Whether a network's sites couple the latent functions, which then are inferred together."""
+    return getattr(network, "couples_latents", False)
+
+
 def make_likelihood(
     decoder: torch.nn.Module | None,
     observation_model: torch.nn.Module | None,
     num_outputs: int,
     num_latents: int,
     hidden_sizes: Sequence[int],
+    network: Any = None,
 ) -> DecoderLikelihood:
-    """The parts that are given, and the usual ones for those that are not."""
+    """
+    The parts that are given, and the usual ones for those that are not. A network that couples the latent functions is
+    tied to them, and the decoder then starts out linear.
+    """
     if observation_model is None:
         observation_model = GaussianObservations(num_outputs)
+    is_joint = couples_latents(network)
     if decoder is None:
-        decoder_size = getattr(observation_model, "decoder_size", num_outputs)
-        decoder = MLP(num_latents, decoder_size, hidden_sizes)
-    return DecoderLikelihood(decoder, observation_model)
+        mlp = MLP(num_latents, getattr(observation_model, "decoder_size", num_outputs), hidden_sizes)
+        decoder = LinearPlus(mlp, start=0.0) if is_joint else mlp
+    likelihood = DecoderLikelihood(decoder, observation_model)
+    if is_joint and linear_part(decoder) is not None:
+        network.tie(likelihood)
+    return likelihood
 
 
 def default_kernel(num_latents: int, input_dim: int | None) -> gpytorch.kernels.Kernel:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import gpytorch
 import torch
 
-from ..variational import DenseAmortizedVariationalStrategy
-from .base import AmortizedModel, LatentGPs, default_kernel, make_likelihood, make_network
+from ..variational import DenseAmortizedVariationalStrategy, DenseJointAmortizedVariationalStrategy
+from .base import AmortizedModel, LatentGPs, couples_latents, default_kernel, make_likelihood, make_network
 
 
 class GPVAE(AmortizedModel):
@@ -24,10 +24,12 @@ class GPVAE(AmortizedModel):
 
     :param num_outputs: Number of outputs P.
     :param num_latents: Number of latent functions K.
-    :param network: `"factornet"`, `"indexnet"`, `"pointnet"`, `"zeroimputation"`, or a module of your own.
+    :param network: `"factornet"`, `"indexnet"`, `"pointnet"`, `"zeroimputation"`, or a module of your own; or
+        `"jointfactornet"`, with which all latent functions of a task are inferred together.
     :param kernel: A kernel with batch shape K, or without one (then all latent functions share its parameters); by
         default a scaled RBF kernel for each latent function.
-    :param decoder: A module that maps `... x K` to `... x P`; by default an :class:`~gpytorch_sgpvae.MLP`.
+    :param decoder: A module that maps `... x K` to `... x P`; by default an :class:`~gpytorch_sgpvae.MLP`,
+        or with `"jointfactornet"` a :class:`~gpytorch_sgpvae.LinearPlus` that starts out linear, to which it is tied.
     :param observation_model: By default :class:`~gpytorch_sgpvae.GaussianObservations`.
     :param hidden_sizes: Units in each hidden layer of the network and the decoder, where they are not given.
 
@@ -60,7 +62,9 @@ class GPVAE(AmortizedModel):
     ):
         kernel = default_kernel(num_latents, None) if kernel is None else kernel
         network = make_network(network, num_outputs, num_latents, hidden_sizes)
+        joint = couples_latents(network)
+        strategy = DenseJointAmortizedVariationalStrategy if joint else DenseAmortizedVariationalStrategy
         super().__init__(
-            LatentGPs(DenseAmortizedVariationalStrategy, network, kernel, num_latents),
-            make_likelihood(decoder, observation_model, num_outputs, num_latents, hidden_sizes),
+            LatentGPs(strategy, network, kernel, num_latents),
+            make_likelihood(decoder, observation_model, num_outputs, num_latents, hidden_sizes, network),
         )

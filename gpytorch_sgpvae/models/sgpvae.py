@@ -6,8 +6,12 @@ import gpytorch
 import torch
 from torch import Tensor
 
-from ..variational import AmortizedVariationalDistribution, AmortizedVariationalStrategy
-from .base import AmortizedModel, LatentGPs, default_kernel, make_likelihood, make_network
+from ..variational import (
+    AmortizedVariationalDistribution,
+    AmortizedVariationalStrategy,
+    JointAmortizedVariationalStrategy,
+)
+from .base import AmortizedModel, LatentGPs, couples_latents, default_kernel, make_likelihood, make_network
 
 
 class SGPVAE(AmortizedModel):
@@ -27,10 +31,12 @@ class SGPVAE(AmortizedModel):
     :param num_latents: Number of latent functions K.
     :param inducing_points: Locations of the inducing points, `M x D` or `K x M x D`. The model takes on their dtype
         and device.
-    :param network: `"factornet"`, `"indexnet"`, `"pointnet"`, `"zeroimputation"`, or a module of your own.
+    :param network: `"factornet"`, `"indexnet"`, `"pointnet"`, `"zeroimputation"`, or a module of your own; or
+        `"jointfactornet"`, with which all latent functions of a task are inferred together.
     :param kernel: A kernel with batch shape K, or without one (then all latent functions share its parameters); by
         default a scaled RBF kernel with a lengthscale for each input dimension and latent function.
-    :param decoder: A module that maps `... x K` to `... x P`; by default an :class:`~gpytorch_sgpvae.MLP`.
+    :param decoder: A module that maps `... x K` to `... x P`; by default an :class:`~gpytorch_sgpvae.MLP`,
+        or with `"jointfactornet"` a :class:`~gpytorch_sgpvae.LinearPlus` that starts out linear, to which it is tied.
     :param observation_model: By default :class:`~gpytorch_sgpvae.GaussianObservations`.
     :param hidden_sizes: Units in each hidden layer of the network and the decoder, where they are not given.
     :param learn_inducing_locations: Whether the inducing points are parameters of the model.
@@ -68,13 +74,15 @@ class SGPVAE(AmortizedModel):
         learn_inducing_locations: bool = True,
     ):
         def make_strategy(model: LatentGPs, q_u: AmortizedVariationalDistribution) -> AmortizedVariationalStrategy:
-            return AmortizedVariationalStrategy(model, inducing_points, q_u, learn_inducing_locations)
+            joint = couples_latents(q_u.network)
+            strategy = JointAmortizedVariationalStrategy if joint else AmortizedVariationalStrategy
+            return strategy(model, inducing_points, q_u, learn_inducing_locations)
 
         inducing_points = inducing_points.unsqueeze(-1) if inducing_points.dim() == 1 else inducing_points
         kernel = default_kernel(num_latents, inducing_points.shape[-1]) if kernel is None else kernel
         network = make_network(network, num_outputs, num_latents, hidden_sizes)
         super().__init__(
             LatentGPs(make_strategy, network, kernel, num_latents),
-            make_likelihood(decoder, observation_model, num_outputs, num_latents, hidden_sizes),
+            make_likelihood(decoder, observation_model, num_outputs, num_latents, hidden_sizes, network),
         )
         self.to(dtype=inducing_points.dtype, device=inducing_points.device)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..variational import AmortizedVariationalDistribution
 from ..variational.pointwise_strategy import PointwiseStrategy
-from .base import AmortizedModel, make_likelihood, make_network
+from .base import AmortizedModel, couples_latents, make_likelihood, make_network
 
 
 class VAE(AmortizedModel):
@@ -59,8 +59,14 @@ class VAE(AmortizedModel):
         observation_model: torch.nn.Module | None = None,
         hidden_sizes: Sequence[int] = (20, 20),
     ):
+        network = make_network(network, num_outputs, num_latents, hidden_sizes)
+        if couples_latents(network):
+            raise ValueError(
+                f"{type(network).__name__} couples the latent functions, and the VAE has none: use GPVAE or SGPVAE, or "
+                "another network."
+            )
         super().__init__(
-            _IndependentLatents(make_network(network, num_outputs, num_latents, hidden_sizes), num_latents),
+            _IndependentLatents(network, num_latents),
             make_likelihood(decoder, observation_model, num_outputs, num_latents, hidden_sizes),
         )
 

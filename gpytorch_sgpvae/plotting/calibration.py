@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..likelihoods import Prediction
-from ..likelihoods.targets import as_rows, fill_missing
+from ..likelihoods.missing import fill_missing
+from ..likelihoods.targets import as_rows
 from ..metrics import coverage
 from .panels import new_axes
 from .styles import STYLES

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..likelihoods.targets import fill_missing
+from ..likelihoods.missing import fill_missing
 from .panels import new_axes
 from .styles import color
 from .tensors import output_names, plain

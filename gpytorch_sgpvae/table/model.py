@@ -43,8 +43,9 @@ def make_model(
     :param num_latents: Number of latent functions K.
     :param inducing_points: (`M x D`).
     """
-    if network not in NETWORKS:
-        raise TableError(f"There is no network {network!r}: choose of {listed(NETWORKS)}.")
+    choices = [name for name, kind in NETWORKS.items() if not kind.couples_latents]
+    if network not in choices:
+        raise TableError(f"There is no network {network!r}: choose of {listed(choices)}.")
     num_outputs = len(outputs.columns)
     observation_model = outputs.observation_model()
     for part in observation_model.modules():

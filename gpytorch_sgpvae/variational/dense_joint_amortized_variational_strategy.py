@@ -178,7 +178,8 @@ class DenseJointEncoding(Encoding):
 class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariationalStrategy):
     r"""
     The dense strategy for sites that couple the latent functions, without inducing points. Over the E
-    pseudo-observations that say anything, of the sums :math:`\mathbf a_j^\top \mathbf f_n`, with :math:`W = \Lambda^{1/2}`:
+    pseudo-observations that say anything, of the sums :math:`\mathbf a_j^\top \mathbf f_n`, with
+    :math:`W = \Lambda^{1/2}`:
 
     .. math::
 

@@ -74,8 +74,7 @@ class Posterior:
     def _in_chunks(self, x: Tensor, chunk_size: int | None) -> Iterator[MultivariateNormal]:
         check_chunk_size(chunk_size)
         x = x.unsqueeze(-1) if x.dim() == 1 else x
-        whole = chunk_size is None or chunk_size >= x.shape[-2]
-        for chunk in [x] if whole else self.encoding.split(x, chunk_size):
+        for chunk in [x] if chunk_size is None or chunk_size >= x.shape[-2] else self.encoding.split(x, chunk_size):
             yield self(chunk)
 
     @torch.no_grad()

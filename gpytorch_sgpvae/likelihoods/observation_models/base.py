@@ -10,6 +10,8 @@ from gpytorch.priors import Prior
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..missing import fill_missing
+
 
 class ObservationModel(Module):
     r"""
@@ -22,7 +24,7 @@ class ObservationModel(Module):
     A subclass fills in :meth:`distribution`, and :attr:`decoder_size` where an output takes more than one value of the
     decoder. The distribution has batch shape `... x N x P` and an empty event shape, and 1 is in its support: that is
     what missing targets are filled with before they are masked. Its :attr:`support` is what targets are checked
-    against.
+    against. :meth:`initial_sites` is needed only by the networks that start from it.
 
     :param num_outputs: Number of outputs P.
 
@@ -67,6 +69,34 @@ class ObservationModel(Module):
         :return: p(y | f), of batch shape `... x N x P`.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement distribution(decoded).")
+
+    def initial_sites(self, y: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""
+        A Gaussian approximation of p(y | h) in the decoder's values h, for an inference network to start from:
+
+        .. math::
+
+            p(y_{np} \mid \mathbf h_n) \approx c \prod_j \mathcal N \left( g_{nj} \mid h_{nj}, \lambda_{nj}^{-1} \right)
+
+        with j over the values that output p takes. Both are zero where nothing is observed.
+
+        :param y: Outputs (`... x N x P`), in the support of p(y | h) where they are observed; NaN is missing.
+        :param observed: False for what is missing too, whatever y holds there (`... x N x P`, boolean).
+        :return: The pseudo-observations g and their precisions :math:`\lambda` (`... x N x decoder_size` each).
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must implement initial_sites(y, observed=None): return pseudo-observations of the "
+            f"decoder's values and their precisions, both (..., N, {self.decoder_size}), and zero where y is missing."
+        )
+
+    def _fill(self, y: Tensor, observed: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The outputs with holes filled, and where they are observed (`... x N x P` each)."""
+        if y.shape[-1:] != (self.num_outputs,):
+            raise ValueError(
+                f"{type(self).__name__} has num_outputs={self.num_outputs}, but got outputs of shape "
+                f"{tuple(y.shape)}: expected (..., N, {self.num_outputs})."
+            )
+        return fill_missing(y, observed)
 
 
 class LearntParameter:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .base import ObservationModel
 from .distributions import Bernoulli
+from .initial_sites import LOGISTIC_SHIFT, mask_sites, step_site
 
 
 class BernoulliObservations(ObservationModel):
@@ -25,3 +27,18 @@ class BernoulliObservations(ObservationModel):
 
     def distribution(self, decoded: Tensor) -> Bernoulli:
         return Bernoulli(logits=decoded, validate_args=False)
+
+    def initial_sites(self, y: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""
+        The site that gives the exact posterior mean and variance under a unit Gaussian prior on the log-odds:
+
+        .. math::
+
+            g_{np} = \frac {2 y_{np} - 1} m, \qquad \lambda_{np} = \frac {m^2} {1 - m^2}, \qquad
+            m = \mathbb E[h \mid y = 1] = 0.413
+
+        that is, :math:`g = \pm 2.42` and :math:`\lambda = 0.206`.
+        """
+        y, observed = self._fill(y, observed)
+        g, precision = step_site(torch.full_like(y, LOGISTIC_SHIFT))
+        return mask_sites((2 * y - 1) * g, precision, observed)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .base import ObservationModel
 from .distributions import Categorical
+from .initial_sites import mask_sites
 
 
 class CategoricalObservations(ObservationModel):
@@ -45,3 +47,22 @@ class CategoricalObservations(ObservationModel):
     def distribution(self, decoded: Tensor) -> Categorical:
         logits = decoded.unflatten(-1, (self.num_outputs, self.num_classes))  # (..., N, P, C)
         return Categorical(logits=logits, validate_args=False)
+
+    def initial_sites(self, y: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""
+        The likelihood's gradient and the diagonal of its Hessian where all classes are equally probable:
+
+        .. math::
+
+            \lambda_{npc} = \frac 1 C \left( 1 - \frac 1 C \right), \qquad
+            \lambda_{npc} \, g_{npc} = [y_{np} = c] - \frac 1 C
+
+        so that the C values of an output sum to zero, as all that is known about them is how they differ.
+        """
+        y, observed = self._fill(y, observed)
+        classes = torch.arange(self.num_classes, dtype=y.dtype, device=y.device)
+        chance = 1 / self.num_classes
+        precision = torch.full_like(classes, chance * (1 - chance))  # (C,)
+        g = ((y.unsqueeze(-1) == classes).to(y.dtype) - chance) / precision  # (..., N, P, C)
+        g, precision = mask_sites(g, precision, observed.unsqueeze(-1).expand_as(g))
+        return g.flatten(-2), precision.flatten(-2)

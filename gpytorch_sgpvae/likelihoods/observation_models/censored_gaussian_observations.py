@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import math
+
+import torch
 from gpytorch.constraints import GreaterThan, Interval
 from gpytorch.priors import Prior
 from torch import Tensor
 
 from .base import LearntParameter, ObservationModel
 from .distributions import CensoredNormal
+from .initial_sites import mask_sites, step_site
 
 
 class CensoredGaussianObservations(ObservationModel):
@@ -45,3 +49,22 @@ class CensoredGaussianObservations(ObservationModel):
 
     def distribution(self, decoded: Tensor) -> CensoredNormal:
         return CensoredNormal(decoded, self.noise.sqrt().expand_as(decoded))
+
+    def initial_sites(self, y: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""
+        An amount is a Gaussian observation. A zero has the likelihood :math:`\Phi(-h / \sigma)`, for which the site is
+        the one that gives the exact posterior mean and variance under a unit Gaussian prior:
+
+        .. math::
+
+            g_{np}, \lambda_{np} = \begin{cases}
+                y_{np}, \; \sigma_p^{-2} & y_{np} > 0 \\
+                -\sqrt{\tfrac \pi 2 (1 + \sigma_p^2)}, \; \dfrac 2 {\pi (1 + \sigma_p^2) - 2} & y_{np} = 0
+            \end{cases}
+        """
+        y, observed = self._fill(y, observed)
+        # h ~ N(0, 1) and z = h + noise < 0: E[h | z < 0] = -√(2 / π) / √(1 + σ²)
+        zero_g, zero_precision = step_site((2 / (math.pi * (1 + self.noise))).sqrt())
+        positive = y > 0
+        precision = torch.where(positive, self.noise.reciprocal(), zero_precision)
+        return mask_sites(torch.where(positive, y, -zero_g), precision, observed)

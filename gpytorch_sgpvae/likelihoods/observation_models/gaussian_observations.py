@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from .base import LearntParameter, ObservationModel
+from .initial_sites import mask_sites
 
 
 class GaussianObservations(ObservationModel):
@@ -47,3 +48,14 @@ class GaussianObservations(ObservationModel):
 
     def distribution(self, decoded: Tensor) -> Normal:
         return Normal(decoded, self.noise.sqrt().expand_as(decoded), validate_args=False)
+
+    def initial_sites(self, y: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""
+        The likelihood itself, which is Gaussian in h:
+
+        .. math::
+
+            g_{np} = y_{np}, \qquad \lambda_{np} = \frac 1 {\sigma_p^2}
+        """
+        y, observed = self._fill(y, observed)
+        return mask_sites(y, self.noise.reciprocal(), observed)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import torch
 from gpytorch.constraints import GreaterThan, Interval
 from torch import Tensor
 from torch.distributions import Normal
 
 from .base import ObservationModel
+from .initial_sites import mask_sites
 
 
 class HeteroscedasticGaussianObservations(ObservationModel):
@@ -42,3 +44,19 @@ class HeteroscedasticGaussianObservations(ObservationModel):
     def distribution(self, decoded: Tensor) -> Normal:
         mean, raw_noise = decoded.chunk(2, dim=-1)  # (..., N, P)
         return Normal(mean, self.noise_constraint.transform(raw_noise).sqrt(), validate_args=False)
+
+    def initial_sites(self, y: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""
+        The mean's likelihood with the variance where the decoder gives 0, and nothing about the variance:
+
+        .. math::
+
+            g_{np} = y_{np}, \qquad \lambda_{np} = \frac 1 {\sigma_p^2(0)}, \qquad g_{n,P+p} = \lambda_{n,P+p} = 0
+
+        A single value says nothing about its variance as long as its mean is unknown:
+        :math:`\int \mathcal N(y \mid h, \sigma^2) \, dh = 1` for all :math:`\sigma^2`.
+        """
+        y, observed = self._fill(y, observed)
+        noise = self.noise_constraint.transform(torch.zeros_like(y))
+        g, precision = mask_sites(y, noise.reciprocal(), observed)
+        return torch.cat([g, torch.zeros_like(g)], -1), torch.cat([precision, torch.zeros_like(precision)], -1)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from .base import LearntParameter, ObservationModel
 from .distributions import LogNormal
+from .initial_sites import mask_sites
 
 
 class LogNormalObservations(ObservationModel):
@@ -42,3 +43,14 @@ class LogNormalObservations(ObservationModel):
 
     def distribution(self, decoded: Tensor) -> LogNormal:
         return LogNormal(decoded, self.noise.sqrt().expand_as(decoded), validate_args=False)
+
+    def initial_sites(self, y: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""
+        The likelihood itself, which is Gaussian in h:
+
+        .. math::
+
+            g_{np} = \log y_{np}, \qquad \lambda_{np} = \frac 1 {\sigma_p^2}
+        """
+        y, observed = self._fill(y, observed)
+        return mask_sites(y.log(), self.noise.reciprocal(), observed)

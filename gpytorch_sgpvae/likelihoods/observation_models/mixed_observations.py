@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -55,3 +56,12 @@ class MixedObservations(ObservationModel):
         return ColumnwiseDistribution(
             [model(group) for model, group in zip(self.observation_models, groups, strict=True)]
         )
+
+    def initial_sites(self, y: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The sites of the first group, then those of the second, and so on: the order of the decoder's values."""
+        y, observed = self._fill(y, observed)
+        models = cast("Sequence[ObservationModel]", self.observation_models)
+        sizes = [model.num_outputs for model in models]
+        groups = zip(models, y.split(sizes, -1), observed.split(sizes, -1), strict=True)
+        g, precision = zip(*(model.initial_sites(columns, seen) for model, columns, seen in groups), strict=True)
+        return torch.cat(g, -1), torch.cat(precision, -1)

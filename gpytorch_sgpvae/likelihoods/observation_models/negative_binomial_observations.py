@@ -6,6 +6,7 @@ from torch import Tensor
 
 from .base import LearntParameter, ObservationModel
 from .distributions import NegativeBinomial, log_softplus
+from .initial_sites import mask_sites, mean_of_count, poisson_site
 
 
 class NegativeBinomialObservations(ObservationModel):
@@ -52,3 +53,21 @@ class NegativeBinomialObservations(ObservationModel):
         # torch counts successes before the r-th failure: μ = r exp(logits)
         logits = log_softplus(decoded) - self.dispersion.log()
         return NegativeBinomial(self.dispersion.expand_as(logits), logits=logits, validate_args=False)
+
+    def initial_sites(self, y: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""
+        The sites of :class:`~gpytorch_sgpvae.PoissonObservations` with smaller precisions: overdispersion divides a
+        count's Fisher information on h by :math:`1 + \mu / r`,
+
+        .. math::
+
+            g_{np} = g_{np}^\text{Poisson}, \qquad
+            \lambda_{np} = \frac {\lambda_{np}^\text{Poisson}} {1 + \hat \mu_{np} / r_p}, \qquad
+            \hat \mu_{np} = \begin{cases} y_{np} & y_{np} > 0 \\ \mathrm{softplus}(0) & y_{np} = 0 \end{cases}
+
+        For y > 0 this is the likelihood's mode and its curvature there. A count far above r leaves the scale of h open,
+        and its site says little under a prior that is narrow for such counts.
+        """
+        y, observed = self._fill(y, observed)
+        g, precision = poisson_site(y)
+        return mask_sites(g, precision / (1 + mean_of_count(y) / self.dispersion), observed)

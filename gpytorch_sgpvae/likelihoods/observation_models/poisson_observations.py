@@ -4,6 +4,7 @@ from torch import Tensor
 
 from .base import ObservationModel
 from .distributions import Poisson, log_softplus
+from .initial_sites import mask_sites, poisson_site
 
 
 class PoissonObservations(ObservationModel):
@@ -30,3 +31,21 @@ class PoissonObservations(ObservationModel):
 
     def distribution(self, decoded: Tensor) -> Poisson:
         return Poisson(log_softplus(decoded))
+
+    def initial_sites(self, y: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""
+        The likelihood's mode, softplus(h) = y, and its curvature there. For a zero there is no mode, but
+        :math:`p(0 \mid h) = 1 / (1 + \exp(h))` is the likelihood of a flag that is 0, whose site it gets: see
+        :class:`~gpytorch_sgpvae.BernoulliObservations`.
+
+        .. math::
+
+            g_{np}, \lambda_{np} = \begin{cases}
+                \mathrm{softplus}^{-1}(y_{np}), \; \left( 1 - \exp(-y_{np}) \right)^2 / y_{np} & y_{np} > 0 \\
+                -2.42, \; 0.206 & y_{np} = 0
+            \end{cases}
+
+        A large count is close to a Gaussian observation of variance y.
+        """
+        y, observed = self._fill(y, observed)
+        return mask_sites(*poisson_site(y), observed)

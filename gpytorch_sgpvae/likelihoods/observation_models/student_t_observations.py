@@ -6,6 +6,7 @@ from torch import Tensor
 
 from .base import LearntParameter, ObservationModel
 from .distributions import StudentT
+from .initial_sites import mask_sites
 
 
 class StudentTObservations(ObservationModel):
@@ -54,3 +55,17 @@ class StudentTObservations(ObservationModel):
 
     def distribution(self, decoded: Tensor) -> StudentT:
         return StudentT(self.deg_free, decoded, self.noise.sqrt())
+
+    def initial_sites(self, y: Tensor, observed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""
+        The value itself, with the Fisher information of h as its precision:
+
+        .. math::
+
+            g_{np} = y_{np}, \qquad \lambda_{np} = \frac {\nu_p + 1} {(\nu_p + 3) \, \sigma_p^2}
+
+        Outliers have the precision of all other values: only one who knows h can tell them apart.
+        """
+        y, observed = self._fill(y, observed)
+        precision = (self.deg_free + 1) / ((self.deg_free + 3) * self.noise)
+        return mask_sites(y, precision, observed)
