@@ -4,6 +4,7 @@ from .context import Context
 from .sites import GaussianSites
 from .mlp import MLP, LinearPlus
 from .inference_networks import FactorNet, FreeFormSites, IndexNet, InferenceNetwork, PairNet, PointNet, ZeroImputation
+from .linalg.kernels import GroupedKernel
 from .variational import (
     AmortizedVariationalDistribution,
     AmortizedVariationalStrategy,
@@ -53,6 +54,7 @@ __all__ = [
     "FreeFormSites",
     "GaussianObservations",
     "GaussianSites",
+    "GroupedKernel",
     "HeteroscedasticGaussianObservations",
     "ImportanceWeightedELBO",
     "IndexNet",
