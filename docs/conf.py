@@ -49,7 +49,7 @@ nitpick_ignore_regex = [
     # whose documentation would have to be fetched
     ("py:.*", r"(torch|gpytorch|linear_operator|lightning|matplotlib|numpy|pandas|sklearn)\..*"),
     ("py:.*", r"(collections|typing|pathlib)\..*"),
-    ("py:class", "ApproximateGP|Distribution|Interval|Likelihood|MultivariateNormal|Prior|Tensor"),
+    ("py:class", "ApproximateGP|Distribution|Interval|Kernel|Likelihood|MultivariateNormal|Prior|Tensor"),
     ("py:class", "LRScheduler|Optimizer|Path"),
     # that are not public, and stand in signatures
     ("py:class", "Encoding|AmortizedModel"),

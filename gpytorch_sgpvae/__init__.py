@@ -13,6 +13,7 @@ from .inference_networks import (
     PointNet,
     ZeroImputation,
 )
+from .linalg.kernels import GroupedKernel
 from .variational import (
     AmortizedVariationalDistribution,
     AmortizedVariationalStrategy,
@@ -66,6 +67,7 @@ __all__ = [
     "FreeFormSites",
     "GaussianObservations",
     "GaussianSites",
+    "GroupedKernel",
     "HeteroscedasticGaussianObservations",
     "ImportanceWeightedELBO",
     "IndexNet",
