@@ -391,7 +391,7 @@ def _first_loadings(z: Tensor, observed: Tensor, num_factors: int) -> tuple[Tens
     level = rest.mean() if len(rest) else 0.0
     explained = (eigenvalues[-num_factors:] - level).clamp_min(0.0)
     W = eigenvectors[:, -num_factors:] * explained.sqrt()  # (P, K)
-    # EM never changes a loading of zero if its row or column has no other.
+    # Loadings that are exactly zero, e.g. of outputs that are never seen with others, would remain so in EM.
     W = W + _small_loadings(W)
     return W, (1.0 - W.square().sum(-1)).clamp_min(FIRST_NOISE_SHARE)
 

@@ -231,7 +231,7 @@ class TestAutocorrelation:
         ratio = estimate.squeeze(-1) / (E_FOLDING[smoothness] * lengthscale)
         assert (ratio > 0.5).all()
         assert (ratio < 2.0).all()
-        torch.testing.assert_close(share, 1 / (1 + noise), atol=0.15, rtol=0.0)
+        torch.testing.assert_close(share, 1 / (1 + noise), atol=0.2, rtol=0.0)
 
     def test_one_long_series(self):
         x = torch.arange(20_000, dtype=torch.float64).unsqueeze(-1)
@@ -319,7 +319,7 @@ class TestAutocorrelation:
 
 
 class TestPrivateSplit:
-    @pytest.mark.parametrize(("holes", "tolerance"), [(0.0, 0.15), (0.3, 0.2), (0.7, 0.35)])
+    @pytest.mark.parametrize(("holes", "tolerance"), [(0.0, 0.2), (0.3, 0.25), (0.7, 0.4)])
     def test_recovers_the_shares(self, holes, tolerance):
         x = 100 * uniform(30, 100, 1)
         share = torch.linspace(0, 1, 12, dtype=torch.float64)
