@@ -290,7 +290,8 @@ class TestWrappers:
         torch.testing.assert_close(q_f.covariance_matrix, expected.covariance_matrix)
 
     @pytest.mark.parametrize("tasks", [(), (3,)])
-    @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # linear_operator's, with newer versions of torch
+    # of linear_operator, with newer versions of torch and with older ones
+    @pytest.mark.filterwarnings("ignore:Sparse invariant checks", "ignore:torch.sparse.SparseTensor")
     def test_a_kernel_on_a_grid_with_a_feature_extractor(self, tasks):
         class Extracting(helpers.Model):
             def forward(self, x):
