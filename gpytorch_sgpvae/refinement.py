@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from gpytorch import settings
@@ -11,7 +11,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from gpytorch.likelihoods import Likelihood
 from gpytorch.models import ApproximateGP
 from gpytorch.variational import IndependentMultitaskVariationalStrategy
-from linear_operator.operators import DiagLinearOperator
+from linear_operator.operators import BlockDiagLinearOperator, DenseLinearOperator, DiagLinearOperator
 from torch import Tensor
 
 from .context import Context, as_context
@@ -20,7 +20,7 @@ from .mlls import TaskELBO
 from .models.base import AmortizedModel, parts_of
 from .sites import GaussianSites
 from .variational import Posterior
-from .variational.point_marginals import PointMarginals
+from .variational.point_marginals import PointMarginals, is_coupled, point_covariances
 from .variational.posterior import amortized_strategy
 
 
@@ -66,12 +66,14 @@ def refine(
         \lambda_n \leftarrow (1 - \rho) \lambda_n - 2 \rho \, \partial_v E_n, \qquad
         \lambda_n g_n \leftarrow (1 - \rho) \lambda_n g_n + \rho \, (\partial_m E_n - 2 m_n \, \partial_v E_n)
 
-    One of them is enough for a Gaussian likelihood of one latent function. :math:`\rho` is halved for a task whose
-    bound would not grow, so that no gap is negative. Where the likelihood needs samples, one set serves throughout, so
+    One of them is enough for a Gaussian likelihood of one latent function. For latent functions that are inferred
+    together the same is done with the mean and the K x K covariance of each point, and one step is enough for any linear
+    decoder with Gaussian noise. :math:`\rho` is halved for a task whose bound would not grow, so that no gap is
+    negative. Where the likelihood needs samples, one set serves throughout, so
     that the bound is a function of the sites.
 
     :param model: A ready-made model, or an approximate GP along with its likelihood. Its latent functions must be what
-        the likelihood sees: independent, or one.
+        the likelihood sees: independent, inferred together, or one.
     :param context: One task or many.
     :param steps: Natural gradient steps.
     :param likelihood: The likelihood, where the model does not bring one.
@@ -95,71 +97,137 @@ def refine(
     if not isinstance(model.variational_strategy, (type(strategy), IndependentMultitaskVariationalStrategy)):
         raise NotImplementedError(
             f"The likelihood sees what {type(model.variational_strategy).__name__} makes of the latent functions: only "
-            "independent ones can be refined."
+            "these themselves can be refined."
         )
     sites = strategy.point_sites(context)
     keywords = _base_samples(model, likelihood, context, num_samples)
 
-    def bound(sites: GaussianSites) -> tuple[Tensor, _Marginals]:
-        q_f = model(context.x, context=strategy.encode(context, sites))
-        return objective(q_f, context.y, **keywords), _Marginals.of(q_f)
+    def bound(state: _Natural) -> tuple[Tensor, _Marginals]:
+        q_f = model(context.x, context=strategy.encode(context, family.sites(state)))
+        return objective(q_f, context.y, **keywords), family.marginals(q_f)
 
     # GPyTorch's own Gaussian likelihoods need to be told about missing targets.
     with settings.num_likelihood_samples(num_samples), settings.observation_nan_policy("fill"):
-        start, marginals = bound(sites)
+        family = _family_of(model(context.x, context=context))
+        state = family.natural(sites)
+        start, marginals = bound(state)
         elbo, rate = start, torch.ones_like(start)
         for _ in range(steps):
-            target = _natural_gradient(lambda q: likelihood.expected_log_prob(context.y, q, **keywords), marginals)
-            proposal = GaussianSites(*(_mix(old, new, rate) for old, new in _pairs(sites, target)))
+            target = _natural_gradient(
+                lambda q: likelihood.expected_log_prob(context.y, q, **keywords), marginals, family
+            )
+            proposal = _mix(state, target, rate)
             proposed_elbo, proposed_marginals = bound(proposal)
             grown = proposed_elbo > elbo  # (*T,)
             kept = grown.to(elbo.dtype)
-            sites = GaussianSites(*(_mix(old, new, kept) for old, new in _pairs(sites, proposal)))
-            mean = _mix(marginals.mean, proposed_marginals.mean, kept)
-            variance = _mix(marginals.variance, proposed_marginals.variance, kept)
-            marginals = _Marginals(mean, variance, marginals.multitask)
+            state, marginals = _mix(state, proposal, kept), _mix(marginals, proposed_marginals, kept)
             elbo = torch.where(grown, proposed_elbo, elbo)
             rate = torch.where(grown, (2 * rate).clamp_max(1.0), 0.5 * rate)
-    return Refinement(Posterior(model, strategy.encode(context, sites)), elbo - start)
+    return Refinement(Posterior(model, strategy.encode(context, family.sites(state))), elbo - start)
+
+
+_Pair = TypeVar("_Pair", "_Natural", "_Marginals")
+
+
+class _Natural(NamedTuple):
+    """The natural parameters of each point's site: what multiplies f, and minus twice what multiplies f squared."""
+
+    linear: Tensor
+    quadratic: Tensor
 
 
 class _Marginals(NamedTuple):
-    """Mean and variance of q(f) at each point (`*T x K x N`, or `*T x N` where q(f) has no latent dimension)."""
+    """The moments of q(f) at each point."""
 
     mean: Tensor
     variance: Tensor
-    multitask: bool
 
-    @classmethod
-    def of(cls, q_f: MultivariateNormal) -> _Marginals:
-        multitask = isinstance(q_f, MultitaskMultivariateNormal)
-        return cls(*((q_f.mean.mT, q_f.variance.mT) if multitask else (q_f.mean, q_f.variance)), multitask)
 
-    def distribution(self) -> MultivariateNormal:
-        marginals = MultivariateNormal(self.mean, DiagLinearOperator(self.variance))
-        return MultitaskMultivariateNormal.from_batch_mvn(marginals) if self.multitask else marginals
+class _Single:
+    """Of one latent function without a dimension for it: all are `*T x N`."""
+
+    def natural(self, sites: GaussianSites) -> _Natural:
+        return _Natural(sites.precision_mean, sites.precision)
+
+    def sites(self, state: _Natural) -> GaussianSites:
+        return GaussianSites(state.linear, state.quadratic)
+
+    def marginals(self, q_f: MultivariateNormal) -> _Marginals:
+        return _Marginals(q_f.mean, q_f.variance)
+
+    def distribution(self, marginals: _Marginals) -> MultivariateNormal:
+        return MultivariateNormal(marginals.mean, DiagLinearOperator(marginals.variance))
+
+    def target(self, mean: Tensor, slope: Tensor, curvature: Tensor) -> _Natural:
+        # A likelihood that is not log-concave may ask for a negative precision, which no site can have.
+        precision = (-2 * curvature).clamp_min(0.0)
+        return _Natural(slope + precision * mean, precision)
+
+
+class _Independent(_Single):
+    """Of latent functions that are independent: all are `*T x K x N`."""
+
+    def marginals(self, q_f: MultivariateNormal) -> _Marginals:
+        return _Marginals(q_f.mean.mT, q_f.variance.mT)
+
+    def distribution(self, marginals: _Marginals) -> MultivariateNormal:
+        return MultitaskMultivariateNormal.from_batch_mvn(super().distribution(marginals))
+
+
+class _Coupled:
+    """Of latent functions that were inferred together: `*T x N x K` and `*T x N x K x K`."""
+
+    # What stands for the precision 0 in a direction in which a likelihood has a slope and no curvature.
+    SMALLEST_PRECISION = 1e-8
+
+    def natural(self, sites: GaussianSites) -> _Natural:
+        return _Natural(sites.to_latents(sites.precision_mean).mT, sites.point_precision())
+
+    def sites(self, state: _Natural) -> GaussianSites:
+        # Λ = Q diag(λ) Qᵀ: pseudo-observations of the sums by the columns of Q
+        precision, Q = torch.linalg.eigh(state.quadratic)  # (*T, N, K), (*T, N, K, K)
+        anything = (state.linear != 0).any(-1, keepdim=True) | (state.quadratic != 0).any(-1).any(-1, keepdim=True)
+        precision = precision.clamp_min(self.SMALLEST_PRECISION) * anything
+        precision_mean = (state.linear.unsqueeze(-2) @ Q).squeeze(-2)
+        return GaussianSites(precision_mean.mT, precision.mT, Q.mT)
+
+    def marginals(self, q_f: MultivariateNormal) -> _Marginals:
+        return _Marginals(q_f.mean, point_covariances(q_f))
+
+    def distribution(self, marginals: _Marginals) -> MultivariateNormal:
+        return MultitaskMultivariateNormal(
+            marginals.mean, BlockDiagLinearOperator(DenseLinearOperator(marginals.variance))
+        )
+
+    def target(self, mean: Tensor, slope: Tensor, curvature: Tensor) -> _Natural:
+        values, Q = torch.linalg.eigh(-(curvature + curvature.mT))
+        precision = (Q * values.clamp_min(0.0).unsqueeze(-2)) @ Q.mT  # (*T, N, K, K)
+        return _Natural(slope + (precision @ mean.unsqueeze(-1)).squeeze(-1), precision)
+
+
+def _family_of(q_f: MultivariateNormal) -> _Single | _Coupled:
+    if not isinstance(q_f, MultitaskMultivariateNormal):
+        return _Single()
+    return _Coupled() if is_coupled(q_f) else _Independent()
 
 
 def _natural_gradient(
-    expected_log_prob: Callable[[MultivariateNormal], Tensor], marginals: _Marginals
-) -> GaussianSites:
+    expected_log_prob: Callable[[MultivariateNormal], Tensor], marginals: _Marginals, family: _Single | _Coupled
+) -> _Natural:
     """The sites that the likelihood would have, were it Gaussian with its present slope and curvature."""
     with torch.enable_grad():
-        mean, variance = (tensor.detach().clone().requires_grad_() for tensor in (marginals.mean, marginals.variance))
-        q_f = _Marginals(mean, variance, marginals.multitask).distribution()
-        slope, curvature = torch.autograd.grad(expected_log_prob(q_f).sum(), (mean, variance))
-    # A likelihood that is not log-concave may ask for a negative precision, which no site can have.
-    precision = (-2 * curvature).clamp_min(0.0)
-    return GaussianSites(slope + precision * marginals.mean, precision)
+        leaves = _Marginals(*(tensor.detach().clone().requires_grad_() for tensor in marginals))
+        slope, curvature = torch.autograd.grad(expected_log_prob(family.distribution(leaves)).sum(), leaves)
+    return family.target(marginals.mean, slope, curvature)
 
 
-def _mix(old: Tensor, new: Tensor, weight: Tensor) -> Tensor:
-    """Of a weight for each task (`*T`)."""
-    return torch.lerp(old, new, weight.view(*weight.shape, *[1] * (old.dim() - weight.dim())))
-
-
-def _pairs(old: GaussianSites, new: GaussianSites) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    return (old.precision_mean, new.precision_mean), (old.precision, new.precision)
+def _mix(old: _Pair, new: _Pair, weight: Tensor) -> _Pair:
+    """Between two pairs of tensors, with a weight of the new one for each task (`*T`)."""
+    mixed = (
+        torch.lerp(before, after, weight.view(*weight.shape, *[1] * (before.dim() - weight.dim())))
+        for before, after in zip(old, new, strict=True)
+    )
+    return type(old)(*mixed)
 
 
 def _base_samples(

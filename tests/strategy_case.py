@@ -41,7 +41,7 @@ class StrategyModel(gpytorch.models.ApproximateGP):
     def __init__(self, case: StrategyCase, network: torch.nn.Module, **kwargs):
         latents = torch.Size([] if network.num_latents is None else [network.num_latents])
         strategy = case.create_strategy(self, AmortizedVariationalDistribution(network), **kwargs)
-        if latents:
+        if latents and not case.is_joint:
             strategy = IndependentMultitaskVariationalStrategy(strategy, num_tasks=network.num_latents)
         super().__init__(strategy)
         self.mean_module, self.covar_module = case.create_prior(latents)
@@ -68,6 +68,8 @@ class StrategyCase:
     refuses: frozenset[str] = frozenset()
     # What it has no use for: "other networks" than its own kind, "x_has_latents".
     lacks: frozenset[str] = frozenset()
+    # Whether it returns all latent functions together, without a wrapper.
+    is_joint = False
     # Matrices that a call factorizes.
     num_choleskies = 2
 

@@ -105,7 +105,7 @@ class DenseJointEncoding(Encoding):
         PC = self.posterior.reduction.unsqueeze(-3) @ C  # (*T, K, E, N*)
         shrinkage = C.movedim(-1, -3) @ PC.movedim(-1, -3).mT  # (*T, N*, K, K)
         blocks = torch.diag_embed(at_x.variance.mT).to(shrinkage.dtype) - shrinkage
-        return blocks.to(at_x.mean.dtype).expand(*self.tasks, *blocks.shape[-3:])
+        return blocks.to(at_x.mean.dtype)
 
     def _projected(self, at_x: PriorAt, loadings: Tensor) -> tuple[Tensor, Tensor] | None:
         """

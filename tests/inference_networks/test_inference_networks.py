@@ -21,6 +21,7 @@ from gpytorch_sgpvae import (
     GaussianSites,
     IndexNet,
     InferenceNetwork,
+    JointFactorNet,
     PairNet,
     PointNet,
     TaskELBO,
@@ -36,8 +37,8 @@ def network_class(request):
 
 def test_every_network_is_tested():
     public = {getattr(gpytorch_sgpvae.inference_networks, name) for name in gpytorch_sgpvae.inference_networks.__all__}
-    # the last two take other arguments and have tests of their own
-    assert set(helpers.NETWORKS) == public - {InferenceNetwork, FreeFormSites, PairNet}
+    # the others take other arguments, or return sites with loadings, and have tests of their own
+    assert set(helpers.NETWORKS) == public - {InferenceNetwork, FreeFormSites, JointFactorNet, PairNet}
 
 
 def random_task(dtype, *shape):

@@ -9,10 +9,14 @@ from strategy_case import StrategyCase, upstream_cases
 from gpytorch_sgpvae import (
     AmortizedVariationalStrategy,
     DenseAmortizedVariationalStrategy,
+    DenseJointAmortizedVariationalStrategy,
     InducingSitesVariationalStrategy,
+    JointAmortizedVariationalStrategy,
+    JointFactorNet,
     PairNet,
 )
 from gpytorch_sgpvae.variational.amortized_strategy import AmortizedStrategy
+from gpytorch_sgpvae.variational.joint_strategy import JointStrategy
 from gpytorch_sgpvae.variational.pointwise_strategy import PointwiseStrategy
 
 
@@ -60,7 +64,43 @@ class TestPointwise(StrategyCase):
         return gpytorch.means.ZeroMean(), Delta(batch_shape=latents)
 
 
-CASES = (TestSparse, TestDense, TestInducingSites, TestPointwise)
+class TestJoint(TestSparse):
+    is_joint = True
+
+    def create_strategy(self, model, variational_distribution, **kwargs):
+        return JointAmortizedVariationalStrategy(model, torch.rand(5, 2) * 3, variational_distribution, **kwargs)
+
+    def create_network(self, num_outputs, num_latents, activation=torch.nn.Tanh):
+        if num_latents is None:
+            return super().create_network(num_outputs, num_latents, activation)
+        return perturbed(JointFactorNet(num_outputs, num_latents, (8,), activation))
+
+
+class TestJointWithoutLoadings(TestJoint):
+    create_network = StrategyCase.create_network
+
+
+class TestDenseJoint(TestJoint):
+    refuses = frozenset({"chunks", "update", "state_dict"})
+    num_choleskies = 1
+
+    def create_strategy(self, model, variational_distribution, **kwargs):
+        return DenseJointAmortizedVariationalStrategy(model, variational_distribution, **kwargs)
+
+
+class TestDenseJointWithoutLoadings(TestDenseJoint):
+    create_network = StrategyCase.create_network
+
+
+def perturbed(network):
+    """The network with corrections that are not zero."""
+    with torch.no_grad():
+        for parameter in (network.corrections.weights[-1], network.corrections.biases[-1]):
+            parameter.normal_(0.0, 0.3)
+    return network
+
+
+CASES = (TestSparse, TestDense, TestInducingSites, TestPointwise, TestJoint, TestDenseJoint)
 globals().update(upstream_cases(*CASES))
 
 
@@ -70,4 +110,4 @@ def test_every_strategy_is_tested():
 
     tested = {type(case().make().strategy) for case in CASES}
     package = {cls for cls in subclasses(AmortizedStrategy) if cls.__module__.startswith("gpytorch_sgpvae")}
-    assert package - {AmortizedStrategy} == tested
+    assert package - {AmortizedStrategy, JointStrategy} == tested
