@@ -53,7 +53,10 @@ nitpick_ignore_regex = [
     ("py:class", "LRScheduler|Optimizer|Path"),
     # that are not public, and stand in signatures
     ("py:class", "Encoding|AmortizedModel"),
-    ("py:.*", r"gpytorch_sgpvae\.variational\.(amortized_strategy|encoding|conditioning|joint_prior)\..*"),
+    (
+        "py:.*",
+        r"gpytorch_sgpvae\.variational\.(amortized_strategy|encoding|conditioning|joint_prior|joint_strategy|point_marginals)\..*",
+    ),
     ("py:.*", r"gpytorch_sgpvae\..*\._.*"),
     ("py:.*", r"gpytorch_sgpvae\.(datasets\.missingness|inference_networks\.stacked_mlp|mlp|models\.base)\..*"),
     ("py:.*", r"gpytorch_sgpvae\.(table\.outputs|training\.task_dataset|utils\.seeds)\..*"),

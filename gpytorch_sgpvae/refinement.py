@@ -67,10 +67,10 @@ def refine(
         \lambda_n g_n \leftarrow (1 - \rho) \lambda_n g_n + \rho \, (\partial_m E_n - 2 m_n \, \partial_v E_n)
 
     One of them is enough for a Gaussian likelihood of one latent function. For latent functions that are inferred
-    together the same is done with the mean and the K x K covariance of each point, and one step is enough for any linear
-    decoder with Gaussian noise. :math:`\rho` is halved for a task whose bound would not grow, so that no gap is
-    negative. Where the likelihood needs samples, one set serves throughout, so
-    that the bound is a function of the sites.
+    together the same is done with the mean and the K x K covariance of each point, and one step is enough for any
+    linear decoder with Gaussian noise. :math:`\rho` is halved for a task whose bound would not grow, so that no gap is
+    negative. Where the likelihood needs samples, one set serves throughout, so that the bound is a function of the
+    sites.
 
     :param model: A ready-made model, or an approximate GP along with its likelihood. Its latent functions must be what
         the likelihood sees: independent, inferred together, or one.

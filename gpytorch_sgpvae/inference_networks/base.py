@@ -57,7 +57,7 @@ class InferenceNetwork(torch.nn.Module):
         ...         return y.sum(-1, keepdim=True) * precision, precision
         >>> context = Context(torch.rand(2, 1), torch.tensor([[1.0, 2.0], [float("nan"), float("nan")]]))
         >>> SumNet(num_outputs=2, num_latents=1)(context)
-        GaussianSites(precision_mean=tensor([[3., 0.]]), precision=tensor([[1., 0.]]))
+        GaussianSites(precision_mean=tensor([[3., 0.]]), precision=tensor([[1., 0.]]), loadings=None)
     """
 
     # Whether the sites of a row depend on that row alone.

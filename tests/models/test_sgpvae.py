@@ -8,7 +8,17 @@ import helpers
 import pytest
 import torch
 
-from gpytorch_sgpvae import MLP, SGPVAE, Context, FactorNet, GaussianObservations, Posterior, Prediction, condition
+from gpytorch_sgpvae import (
+    MLP,
+    SGPVAE,
+    Context,
+    FactorNet,
+    GaussianObservations,
+    JointFactorNet,
+    Posterior,
+    Prediction,
+    condition,
+)
 from gpytorch_sgpvae.models import NETWORKS
 
 
@@ -22,7 +32,7 @@ def data():
 
 
 def test_every_network_has_a_name():
-    assert set(NETWORKS.values()) == set(helpers.NETWORKS)
+    assert set(NETWORKS.values()) == {*helpers.NETWORKS, JointFactorNet}
 
 
 @pytest.mark.parametrize("network", [*NETWORKS, "FactorNet", "zero_imputation", FactorNet(3, 2, (7,))])
