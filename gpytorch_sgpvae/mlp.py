@@ -70,8 +70,9 @@ class LinearPlus(torch.nn.Module):
     Where the outputs are close to linear in the latent functions, as temperatures at one place are, it learns in fewer
     steps than a perceptron alone.
 
-    :param mlp: The perceptron.
+    :param mlp: The perceptron. If it takes fewer values than the linear map, it reads the first of them.
     :param start: What the weights of its last layer are multiplied by; with 0 the decoder starts out linear.
+    :param linear: The linear map, by default a :class:`torch.nn.Linear` of the perceptron's size.
 
     Example:
         >>> import torch
@@ -80,23 +81,68 @@ class LinearPlus(torch.nn.Module):
         torch.Size([7, 10, 5])
     """
 
-    def __init__(self, mlp: MLP, start: float = 0.1):
+    def __init__(self, mlp: MLP, start: float = 0.1, linear: torch.nn.Linear | PrivateLinear | None = None):
         super().__init__()
-        self.linear = torch.nn.Linear(mlp.in_size, mlp.out_size)
+        self.linear = torch.nn.Linear(mlp.in_size, mlp.out_size) if linear is None else linear
         self.mlp = mlp
         with torch.no_grad():
             mlp.get_submodule(str(len(mlp) - 1)).get_parameter("weight").mul_(start)
             mlp.output_bias.zero_()
 
     def forward(self, f: Tensor) -> Tensor:
-        return self.linear(f) + self.mlp(f)
+        return self.linear(f) + self.perceptron(f)
+
+    def perceptron(self, f: Tensor) -> Tensor:
+        """What is not linear."""
+        return self.mlp(f[..., : self.mlp.in_size])
 
 
-def linear_part(decoder: torch.nn.Module) -> torch.nn.Linear | None:
+class PrivateLinear(torch.nn.Module):
+    r"""
+    A linear decoder of latent functions that all outputs share, followed by some that each output has for itself:
+
+    .. math::
+
+        \text{output}_p = \sum_{k=1}^{K} w_{pk} f_k + \sum_{i=1}^{I} v_{pi} f_{K + (i - 1) P + p} + b_p
+
+    What the shared functions leave of an output, a sensor's own drift for example, need not be white noise then.
+
+    :param num_shared: Number of shared latent functions K.
+    :param num_outputs: Number of outputs P.
+    :param num_private: Number of private latent functions I of each output.
+
+    :ivar torch.Tensor weight: All weights as one matrix (`P x (K + I P)`).
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae.mlp import PrivateLinear
+        >>> decoder = PrivateLinear(num_shared=3, num_outputs=5, num_private=2)
+        >>> decoder.in_features, decoder(torch.randn(7, 10, 13)).shape
+        (13, torch.Size([7, 10, 5]))
+    """
+
+    def __init__(self, num_shared: int, num_outputs: int, num_private: int):
+        super().__init__()
+        linear = torch.nn.Linear(num_shared, num_outputs)
+        self.shared, self.bias = linear.weight, linear.bias
+        self.private = torch.nn.Parameter(torch.full((num_outputs, num_private), 0.3))
+        self.num_shared, self.out_features = num_shared, num_outputs
+        self.in_features = num_shared + num_private * num_outputs
+
+    @property
+    def weight(self) -> Tensor:
+        blocks = [torch.diag_embed(column) for column in self.private.unbind(-1)]
+        return torch.cat([self.shared, *blocks], dim=-1)
+
+    def forward(self, f: Tensor) -> Tensor:
+        return torch.nn.functional.linear(f, self.weight, self.bias)
+
+
+def linear_part(decoder: torch.nn.Module) -> torch.nn.Linear | PrivateLinear | None:
     """The linear map in a decoder that is one, alone or beside a perceptron, or None."""
     if isinstance(decoder, LinearPlus):
         return decoder.linear
-    return decoder if isinstance(decoder, torch.nn.Linear) else None
+    return decoder if isinstance(decoder, (torch.nn.Linear, PrivateLinear)) else None
 
 
 def layer_sizes(in_size: int, hidden_sizes: Sequence[int], out_size: int) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .._compat import add_note
-from ..mlp import LinearPlus, linear_part
+from ..mlp import LinearPlus, PrivateLinear, linear_part
 from ..variational.point_marginals import PointMarginals, is_coupled, point_covariances
 from .missing import fill_missing
 from .observation_models.gaussian_observations import GaussianObservations
@@ -100,12 +100,15 @@ class DecoderLikelihood(Likelihood):
         if isinstance(self.decoder, LinearPlus):
             functions = self._draw_functions(function_dist, **kwargs)
             decoded = linear(functions)
-            whole = self.row_log_probs(observations, self.observation_model(decoded + self.decoder.mlp(functions)))
-            expected = expected + (whole - self.row_log_probs(observations, self.observation_model(decoded))).mean(0)
+            straight, bent = (
+                self.row_log_probs(observations, self.observation_model(values))
+                for values in (decoded, decoded + self.decoder.perceptron(functions))
+            )
+            expected = expected + (bent - straight).mean(0)
         return expected
 
     def _expected_linear_log_prob(
-        self, observations: Tensor, function_dist: MultivariateNormal, linear: torch.nn.Linear
+        self, observations: Tensor, function_dist: MultivariateNormal, linear: torch.nn.Linear | PrivateLinear
     ) -> Tensor:
         r""":math:`\mathbb E \log \mathcal N(\mathbf y_n^o \mid W \mathbf f_n + \mathbf b, \sigma^2)` (`*T x N`)."""
         mean, variance = _project(function_dist, linear.weight)  # (*T, N, P)

@@ -219,7 +219,7 @@ def spread_lengthscales(num_latents: int, shortest: float, longest: float) -> Te
 
 
 def default_grouped_kernel(
-    num_latents: int, input_dim: int, *, shortest: float, longest: float, periods: Sequence[float] = ()
+    num_latents: int, input_dim: int | None, *, shortest: float, longest: float, periods: Sequence[float] = ()
 ) -> GroupedKernel:
     r"""
     A group of rough functions, a group of smooth ones, and one for each period, all of about the same size. The rough
@@ -236,7 +236,7 @@ def default_grouped_kernel(
 
     :param num_latents: Number of latent functions K. With periods, there must be at least one for each group; a single
         latent function without periods is a smooth one.
-    :param input_dim: Number of input dimensions D.
+    :param input_dim: Number of input dimensions D, or None for one lengthscale for all of them.
     :param shortest: The first lengthscale of the rough and of the smooth group, in units of x.
     :param longest: The last one; see :func:`spread_lengthscales` for those between. Cycles change their form over this
         distance, or over four periods if that is longer.
@@ -267,7 +267,7 @@ def default_grouped_kernel(
         if size
     ]
     for period in periods:
-        cycle = PeriodicKernel(batch_shape=torch.Size([num_periodic]), active_dims=(0,) if input_dim > 1 else None)
+        cycle = PeriodicKernel(batch_shape=torch.Size([num_periodic]), active_dims=None if input_dim == 1 else (0,))
         cycle.initialize(period_length=float(period), lengthscale=1.0)
         cycle.raw_period_length.requires_grad_(False)
         change = torch.full((num_periodic,), max(longest, FEWEST_PERIODS * period))
@@ -276,10 +276,26 @@ def default_grouped_kernel(
     return GroupedKernel(kernels, sizes)
 
 
-def _matern(nu: float, input_dim: int, lengthscales: Tensor) -> MaternKernel:
+def add_private_groups(
+    kernel: GroupedKernel, num_outputs: int, num_private: int, input_dim: int | None
+) -> GroupedKernel:
+    """
+    The kernel of further latent functions, of which each output has some for itself, beside that of the shared ones:
+    the first of each output is rough, the second smooth, and so on.
+
+    :param kernel: The kernel of the shared latent functions.
+    :param num_outputs: Number of outputs P.
+    :param num_private: Number of private latent functions of each output.
+    :param input_dim: Number of input dimensions D, or None for one lengthscale for all of them.
+    """
+    own = [_matern((0.5, 1.5)[i % 2], input_dim, torch.ones(num_outputs)) for i in range(num_private)]
+    return GroupedKernel([*kernel.kernels, *own], [*kernel.sizes, *[num_outputs] * num_private])
+
+
+def _matern(nu: float, input_dim: int | None, lengthscales: Tensor) -> MaternKernel:
     """For each latent function one, which starts from the same lengthscale in each input dimension."""
     kernel = MaternKernel(nu=nu, ard_num_dims=input_dim, batch_shape=lengthscales.shape)
-    kernel.lengthscale = lengthscales[:, None, None].expand(-1, 1, input_dim)
+    kernel.lengthscale = lengthscales[:, None, None].expand(-1, 1, input_dim or 1)
     return kernel
 
 

@@ -13,11 +13,12 @@ from torch import Tensor
 from ..context import Context, as_context
 from ..inference_networks import FactorNet, IndexNet, InferenceNetwork, JointFactorNet, PointNet, ZeroImputation
 from ..likelihoods import DecoderLikelihood, GaussianObservations, Prediction
-from ..linalg.kernels import ScaledRBFKernel
+from ..linalg.kernels import ScaledRBFKernel, add_private_groups, default_grouped_kernel
 from ..mlls import TaskELBO
-from ..mlp import MLP, LinearPlus, linear_part
+from ..mlp import MLP, LinearPlus, PrivateLinear, linear_part
 from ..variational import AmortizedVariationalDistribution, Posterior, condition
 from ..variational.posterior import amortized_strategy
+from .starting import start_from
 
 NETWORKS: dict[str, type[InferenceNetwork]] = {
     "factornet": FactorNet,
@@ -120,6 +121,17 @@ class AmortizedModel(gpytorch.Module):
         seen = context.hide(hide) if hide else context
         return objective.of_context(context, seen, chunk_size, **kwargs)
 
+    @torch.no_grad()
+    def initialize_from(self, context: Context | tuple[Tensor, Tensor]) -> None:
+        """
+        Start from data: for models whose latent functions are inferred together, with a decoder that is linear or
+        starts out so. The loadings come from a factor analysis of the rows with their holes, noise and the private
+        functions' scales from what it leaves, and lengthscales from autocorrelations.
+
+        :param context: The tasks to train on, or some of them.
+        """
+        start_from(self.model, self.likelihood, as_context(context))
+
     def loss(self, context: Context | tuple[Tensor, Tensor], **kwargs: Any) -> Tensor:
         """Minus the mean :meth:`elbo` of the tasks: what an optimizer minimizes (a scalar)."""
         return -self.elbo(context, **kwargs).mean()
@@ -206,17 +218,22 @@ def make_likelihood(
     num_latents: int,
     hidden_sizes: Sequence[int],
     network: Any = None,
+    num_private: int = 0,
 ) -> DecoderLikelihood:
     """
     The parts that are given, and the usual ones for those that are not. A network that couples the latent functions is
     tied to them, and the decoder then starts out linear.
+
+    :param num_latents: The number of latent functions that all outputs share.
     """
     if observation_model is None:
         observation_model = GaussianObservations(num_outputs)
     is_joint = couples_latents(network)
     if decoder is None:
-        mlp = MLP(num_latents, getattr(observation_model, "decoder_size", num_outputs), hidden_sizes)
-        decoder = LinearPlus(mlp, start=0.0) if is_joint else mlp
+        decoder_size = getattr(observation_model, "decoder_size", num_outputs)
+        mlp = MLP(num_latents, decoder_size, hidden_sizes)
+        linear = PrivateLinear(num_latents, decoder_size, num_private) if num_private else None
+        decoder = LinearPlus(mlp, start=0.0, linear=linear) if is_joint else mlp
     likelihood = DecoderLikelihood(decoder, observation_model)
     if is_joint and linear_part(decoder) is not None:
         network.tie(likelihood)
@@ -226,3 +243,19 @@ def make_likelihood(
 def default_kernel(num_latents: int, input_dim: int | None) -> gpytorch.kernels.Kernel:
     """A scaled RBF kernel for each latent function, with a lengthscale for each input dimension if that is known."""
     return ScaledRBFKernel(ard_num_dims=input_dim, batch_shape=torch.Size([num_latents]))
+
+
+def joint_kernel(num_latents: int, input_dim: int | None, num_private: int, num_values: int) -> gpytorch.kernels.Kernel:
+    """Rough and smooth latent functions with lengthscales from 0.3 to 3, and private ones for each decoder's value."""
+    kernel = default_grouped_kernel(num_latents, input_dim, shortest=0.3, longest=3.0)
+    return add_private_groups(kernel, num_values, num_private, input_dim) if num_private else kernel
+
+
+def count_latents(network: Any, num_outputs: int, num_latents: int, num_private: int, observation_model: Any) -> int:
+    """The number of all latent functions, private ones included."""
+    if num_private < 0 or (num_private and network not in ("jointfactornet", "JointFactorNet", "joint_factor_net")):
+        raise ValueError(
+            f"num_private={num_private} must be at least 0, and needs network='jointfactornet': for networks and "
+            "decoders of your own, count private functions among num_latents."
+        )
+    return num_latents + num_private * getattr(observation_model, "decoder_size", num_outputs)

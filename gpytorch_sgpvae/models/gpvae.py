@@ -6,7 +6,16 @@ import gpytorch
 import torch
 
 from ..variational import DenseAmortizedVariationalStrategy, DenseJointAmortizedVariationalStrategy
-from .base import AmortizedModel, LatentGPs, couples_latents, default_kernel, make_likelihood, make_network
+from .base import (
+    AmortizedModel,
+    LatentGPs,
+    count_latents,
+    couples_latents,
+    default_kernel,
+    joint_kernel,
+    make_likelihood,
+    make_network,
+)
 
 
 class GPVAE(AmortizedModel):
@@ -32,6 +41,8 @@ class GPVAE(AmortizedModel):
         or with `"jointfactornet"` a :class:`~gpytorch_sgpvae.LinearPlus` that starts out linear, to which it is tied.
     :param observation_model: By default :class:`~gpytorch_sgpvae.GaussianObservations`.
     :param hidden_sizes: Units in each hidden layer of the network and the decoder, where they are not given.
+    :param num_private: Number of further latent functions that each output has for itself, with `"jointfactornet"`:
+        what the shared ones leave of an output is then a process of its own, and not white noise.
 
     :ivar model: The :class:`gpytorch.models.ApproximateGP`.
     :ivar likelihood: The :class:`~gpytorch_sgpvae.DecoderLikelihood`.
@@ -59,12 +70,19 @@ class GPVAE(AmortizedModel):
         decoder: torch.nn.Module | None = None,
         observation_model: torch.nn.Module | None = None,
         hidden_sizes: Sequence[int] = (20, 20),
+        num_private: int = 0,
     ):
-        kernel = default_kernel(num_latents, None) if kernel is None else kernel
+        num_shared = num_latents
+        num_latents = count_latents(network, num_outputs, num_shared, num_private, observation_model)
         network = make_network(network, num_outputs, num_latents, hidden_sizes)
+        if kernel is None and couples_latents(network):
+            num_values = getattr(observation_model, "decoder_size", num_outputs)
+            kernel = joint_kernel(num_shared, None, num_private, num_values)
+        elif kernel is None:
+            kernel = default_kernel(num_latents, None)
         joint = couples_latents(network)
         strategy = DenseJointAmortizedVariationalStrategy if joint else DenseAmortizedVariationalStrategy
         super().__init__(
             LatentGPs(strategy, network, kernel, num_latents),
-            make_likelihood(decoder, observation_model, num_outputs, num_latents, hidden_sizes, network),
+            make_likelihood(decoder, observation_model, num_outputs, num_shared, hidden_sizes, network, num_private),
         )

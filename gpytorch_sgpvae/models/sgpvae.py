@@ -11,7 +11,16 @@ from ..variational import (
     AmortizedVariationalStrategy,
     JointAmortizedVariationalStrategy,
 )
-from .base import AmortizedModel, LatentGPs, couples_latents, default_kernel, make_likelihood, make_network
+from .base import (
+    AmortizedModel,
+    LatentGPs,
+    count_latents,
+    couples_latents,
+    default_kernel,
+    joint_kernel,
+    make_likelihood,
+    make_network,
+)
 
 
 class SGPVAE(AmortizedModel):
@@ -40,6 +49,8 @@ class SGPVAE(AmortizedModel):
     :param observation_model: By default :class:`~gpytorch_sgpvae.GaussianObservations`.
     :param hidden_sizes: Units in each hidden layer of the network and the decoder, where they are not given.
     :param learn_inducing_locations: Whether the inducing points are parameters of the model.
+    :param num_private: Number of further latent functions that each output has for itself, with `"jointfactornet"`:
+        what the shared ones leave of an output is then a process of its own, and not white noise.
 
     :ivar model: The :class:`gpytorch.models.ApproximateGP`.
     :ivar likelihood: The :class:`~gpytorch_sgpvae.DecoderLikelihood`.
@@ -72,6 +83,7 @@ class SGPVAE(AmortizedModel):
         observation_model: torch.nn.Module | None = None,
         hidden_sizes: Sequence[int] = (20, 20),
         learn_inducing_locations: bool = True,
+        num_private: int = 0,
     ):
         def make_strategy(model: LatentGPs, q_u: AmortizedVariationalDistribution) -> AmortizedVariationalStrategy:
             joint = couples_latents(q_u.network)
@@ -79,10 +91,16 @@ class SGPVAE(AmortizedModel):
             return strategy(model, inducing_points, q_u, learn_inducing_locations)
 
         inducing_points = inducing_points.unsqueeze(-1) if inducing_points.dim() == 1 else inducing_points
-        kernel = default_kernel(num_latents, inducing_points.shape[-1]) if kernel is None else kernel
+        num_shared = num_latents
+        num_latents = count_latents(network, num_outputs, num_shared, num_private, observation_model)
         network = make_network(network, num_outputs, num_latents, hidden_sizes)
+        if kernel is None and couples_latents(network):
+            num_values = getattr(observation_model, "decoder_size", num_outputs)
+            kernel = joint_kernel(num_shared, inducing_points.shape[-1], num_private, num_values)
+        elif kernel is None:
+            kernel = default_kernel(num_latents, inducing_points.shape[-1])
         super().__init__(
             LatentGPs(make_strategy, network, kernel, num_latents),
-            make_likelihood(decoder, observation_model, num_outputs, num_latents, hidden_sizes, network),
+            make_likelihood(decoder, observation_model, num_outputs, num_shared, hidden_sizes, network, num_private),
         )
         self.to(dtype=inducing_points.dtype, device=inducing_points.device)

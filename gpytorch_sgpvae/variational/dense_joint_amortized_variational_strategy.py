@@ -112,7 +112,8 @@ class DenseJointEncoding(Encoding):
         Mean and variance of the sums that the context's sites are of, at all its points (`*T x N x J` each), without
         any K x K matrix; None for the sums by other loadings.
         """
-        if loadings is not self.sites.loadings:
+        ours = self.sites.loadings
+        if ours is None or not (loadings is ours or (loadings.shape == ours.shape and torch.equal(loadings, ours))):
             return None
         J, N = self.sites.shape[-2:]
         if self.entries is None:
