@@ -26,10 +26,13 @@ from gpytorch_sgpvae import (
     Context,
     DecoderLikelihood,
     DenseAmortizedVariationalStrategy,
+    DenseJointAmortizedVariationalStrategy,
     FactorNet,
     GaussianObservations,
     GaussianSites,
     InferenceNetwork,
+    JointAmortizedVariationalStrategy,
+    JointFactorNet,
     TaskELBO,
     models,
 )
@@ -135,6 +138,35 @@ class DenseModel(Model):
         self.to(model.strategy.inducing_points.dtype)
 
 
+class JointModel(gpytorch.models.ApproximateGP):
+    """A model whose latent functions are inferred together, with inducing points or without."""
+
+    def __init__(
+        self,
+        network: torch.nn.Module,
+        inducing_points: Tensor | None = None,
+        kernel: Callable[[torch.Size], Kernel] = rbf,
+        mean: Callable[[torch.Size], Mean] = lambda batch_shape: ConstantMean(batch_shape=batch_shape),
+        **kwargs,
+    ):
+        q_u, batch_shape = AmortizedVariationalDistribution(network), torch.Size([network.num_latents])
+        if inducing_points is None:
+            strategy = DenseJointAmortizedVariationalStrategy(self, q_u, **kwargs)
+        else:
+            strategy = JointAmortizedVariationalStrategy(self, inducing_points, q_u, **kwargs)
+        super().__init__(strategy)
+        self.mean_module, self.covar_module = mean(batch_shape), kernel(batch_shape)
+        self.double()
+        perturb(self.mean_module, self.covar_module)
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    @property
+    def strategy(self):
+        return self.variational_strategy
+
+
 class FreeFormModel(Model):
     """A model with the same mean, kernel and inducing points, and GPyTorch's own free-form q(u)."""
 
@@ -179,6 +211,37 @@ def make_model(
             if name.startswith(("mean_module", "covar_module")):
                 parameter.add_(0.3 * torch.randn_like(parameter))
     return model
+
+
+def perturb(*modules: torch.nn.Module, scale: float = 0.3) -> None:
+    """Move all parameters away from where they start."""
+    with torch.no_grad():
+        for module in modules:
+            for parameter in module.parameters():
+                parameter.add_(scale * torch.randn_like(parameter))
+
+
+def make_tied(num_outputs: int = 3, num_latents: int = 2) -> tuple[JointFactorNet, DecoderLikelihood]:
+    """A linear decoder with Gaussian noise, all at random, and the network that is tied to it."""
+    decoder, observations = torch.nn.Linear(num_latents, num_outputs), GaussianObservations(num_outputs)
+    likelihood = DecoderLikelihood(decoder, observations).double()
+    perturb(likelihood)
+    network = JointFactorNet(num_outputs, num_latents, (4,), torch.nn.Tanh).double()
+    network.tie(likelihood)
+    return network, likelihood
+
+
+class GivenSites(torch.nn.Module):
+    """A network that returns given sites, of whatever it is asked about."""
+
+    row_wise = False
+
+    def __init__(self, sites: GaussianSites, num_latents: int | None):
+        super().__init__()
+        self.sites, self.num_latents = sites, num_latents
+
+    def forward(self, context: Context) -> GaussianSites:
+        return self.sites
 
 
 def make_likelihood(

@@ -78,6 +78,82 @@ def gp_factor_analysis(K: Tensor, W: Tensor, b: Tensor, noise: Tensor) -> tuple[
     return b.repeat(N), covariance + torch.diag(noise.repeat(N))
 
 
+def observed_sums(W: Tensor, observed: Tensor) -> Tensor:
+    """
+    The matrix that takes vec(f), rows first (N K), to the sums of latent functions that are observed (E x N K).
+
+    W is (P, K), or (N, P, K) where each point has its own; observed is (N, P).
+    """
+    N, P = observed.shape
+    W = W.expand(N, P, W.shape[-1])
+    return torch.einsum("npk,nm->npmk", W, torch.eye(N, dtype=W.dtype)).reshape(N * P, -1)[observed.reshape(-1)]
+
+
+def by_points(K: Tensor) -> Tensor:
+    """The covariance of vec(f) and vec(f'), rows first, of independent functions with covariances K (K, N, N')."""
+    num_latents, N, M = K.shape
+    eye = torch.eye(num_latents, dtype=K.dtype)
+    return torch.einsum("knm,kl->nkml", K, eye).reshape(N * num_latents, M * num_latents)
+
+
+def coregionalization(
+    Kff: Tensor, Ksf: Tensor, Kss: Tensor, mean_f: Tensor, mean_s: Tensor, W: Tensor, noise: Tensor, y: Tensor
+) -> tuple[Gaussian, Tensor]:
+    """
+    The linear model of coregionalization, y_n = W f_n + noise, from those entries of y (N, P) that are not NaN: the
+    posterior of vec(f*), rows first, and the log marginal likelihood. Covariances are (K, N, N'), means (K, N), W is
+    (P, K) or (N, P, K), noise (P,) or (N, P).
+    """
+    observed = ~y.isnan()
+    H, noise = observed_sums(W, observed), torch.diag(noise.expand(y.shape)[observed])
+    covariance, mean = H @ by_points(Kff) @ H.T + noise, H @ mean_f.T.reshape(-1)
+    cross = by_points(Ksf) @ H.T
+    posterior = Gaussian(
+        mean_s.T.reshape(-1) + cross @ torch.linalg.solve(covariance, y[observed] - mean),
+        by_points(Kss) - cross @ torch.linalg.solve(covariance, cross.T),
+    )
+    return posterior, log_normal_density(y[observed], mean, covariance)
+
+
+def coregionalized_titsias_bound(
+    Kuu: Tensor, Kuf: Tensor, Kff: Tensor, mean_f: Tensor, W: Tensor, noise: Tensor, y: Tensor
+) -> Tensor:
+    """Titsias' bound of that log marginal likelihood, with inducing points of each latent function (Kuu: K, M, M)."""
+    observed = ~y.isnan()
+    Qff = Kuf.mT @ torch.linalg.solve(Kuu, Kuf)
+    _, evidence = coregionalization(Qff, Qff, Qff, mean_f, mean_f, W, noise, y)
+    H = observed_sums(W, observed)
+    lost = (H @ by_points(Kff - Qff) @ H.T).diagonal() / noise.expand(y.shape)[observed]
+    return evidence - lost.sum() / 2
+
+
+def joint_sparse_posterior(
+    Kuu: Tensor, Kuf: Tensor, mean_f: Tensor, W: Tensor, precision_mean: Tensor, precision: Tensor
+) -> Gaussian:
+    """
+    q(u − μ_u) of the inducing values of all latent functions together (K M, latent functions first) by its natural
+    parameters, for sites Π_np N(g_np | w_npᵀ f_n, 1 / λ_np); λ g and λ are (N, P), and 0 where nothing is known.
+    """
+    num_latents, _, N = Kuf.shape
+    projection = torch.linalg.solve(Kuu, Kuf).mT  # (K, N, M)
+    W = W.expand(N, precision.shape[-1], num_latents)
+    design = torch.einsum("npk,knm->npkm", W, projection).reshape(precision.numel(), -1)
+    residual = precision_mean - precision * torch.einsum("npk,kn->np", W, mean_f)
+    inverse = torch.linalg.inv(torch.block_diag(*Kuu)) + design.T @ torch.diag(precision.reshape(-1)) @ design
+    covariance = torch.linalg.inv(inverse)
+    return Gaussian(covariance @ design.T @ residual.reshape(-1), covariance)
+
+
+def joint_sparse_predictive(q_u: Gaussian, Kuu: Tensor, Kus: Tensor, Kss: Tensor, mean_s: Tensor) -> Gaussian:
+    """q(vec(f*)), rows first."""
+    num_latents = len(Kuu)
+    projection = torch.linalg.solve(Kuu, Kus).mT  # (K, N*, M)
+    blocks = torch.einsum("knm,kl->nklm", projection, torch.eye(num_latents, dtype=Kuu.dtype))
+    design = blocks.reshape(-1, len(q_u.mean))  # (N* K, K M)
+    conditional = by_points(Kss - projection @ Kus)
+    return Gaussian(mean_s.T.reshape(-1) + design @ q_u.mean, conditional + design @ q_u.covariance @ design.T)
+
+
 def factorized_optimum(K: Tensor, W: Tensor, b: Tensor, noise: Tensor, y: Tensor) -> Tensor:
     """
     The largest ELBO of GP factor analysis over all q(f) = Π_k q(f_k): each factor has the posterior's mean, and the

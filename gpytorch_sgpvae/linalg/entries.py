@@ -32,9 +32,10 @@ def entry_covariance(K: Tensor, loadings: Tensor) -> Tensor:
     :math:`G_{(j n)(i m)} = \sum_k a_{jk} a_{ik} K_{k n m}` (`*T x (J N) x (J N)`).
 
     :param K: (`*T x K x N x N`).
-    :param loadings: (`J x K`, or `*T x N x J x K`).
+    :param loadings: (`J x K`, or what broadcasts to `*T x N x J x K`).
     """
     if loadings.dim() > 2:
+        loadings = _of_each_point(loadings, K.shape[-1])
         G = torch.einsum("...njk,...mik,...knm->...jnim", loadings, loadings, K)
         return G.flatten(-4, -3).flatten(-2)
     J = loadings.shape[0]
@@ -48,12 +49,14 @@ def cross_covariance(Kfs: Tensor, loadings: Tensor, entries: Tensor | None) -> T
     The covariance of entries with each latent function at other inputs, :math:`a_{jk} K_{k n *}` (`*T x K x E x N*`).
 
     :param Kfs: (`*T x K x N x N*`).
-    :param loadings: (`J x K`, or `*T x N x J x K`).
+    :param loadings: (`J x K`, or what broadcasts to `*T x N x J x K`).
     :param entries: The numbers of the entries (`*T x E`), or None for all.
     """
     N, J = Kfs.shape[-2], loadings.shape[-2]
-    # (*T, J N, K)
-    rows = loadings.repeat_interleave(N, -2) if loadings.dim() == 2 else loadings.transpose(-3, -2).flatten(-3, -2)
+    if loadings.dim() == 2:
+        rows = loadings.repeat_interleave(N, -2)  # (J N, K)
+    else:
+        rows = _of_each_point(loadings, N).transpose(-3, -2).flatten(-3, -2)  # (*T, J N, K)
     if entries is None:
         Kfs = Kfs.repeat(*[1] * (Kfs.dim() - 2), J, 1)  # (*T, K, J N, N*)
     else:
@@ -96,3 +99,8 @@ def put_back(values: Tensor, entries: Tensor | None, size: int) -> Tensor:
     if entries is None:
         return values
     return values.new_zeros(*values.shape[:-1], size).scatter(-1, entries.expand(values.shape), values)
+
+
+def _of_each_point(loadings: Tensor, num_points: int) -> Tensor:
+    """Loadings as `*T x N x J x K`, also where all points of a task share them (`*T x 1 x J x K`)."""
+    return loadings.expand(*loadings.shape[:-3], num_points, *loadings.shape[-2:])

@@ -33,6 +33,8 @@ class AmortizedStrategy(_VariationalStrategy):
     """
 
     inducing_points: Tensor
+    # Whether sites may couple the latent functions.
+    takes_loadings = False
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class AmortizedStrategy(_VariationalStrategy):
 
     def sites(self, context: Context | tuple[Tensor, Tensor]) -> GaussianSites:
         """What the network makes of a context."""
-        return self._variational_distribution(as_context(context))
+        return self._checked_sites(self._variational_distribution(as_context(context)))
 
     def point_sites(self, context: Context | tuple[Tensor, Tensor]) -> GaussianSites:
         """What the network makes of a context, where these are sites of its points (`*T x K x N`)."""
@@ -123,7 +125,8 @@ class AmortizedStrategy(_VariationalStrategy):
                 return self._encode_chunks(context.split(chunk_size), **kwargs)
             if strict:
                 raise NotImplementedError(reason)
-        return self._encode(context, self.sites(context) if sites is None else sites, context.x, **kwargs)[0]
+        sites = self.sites(context) if sites is None else self._checked_sites(sites)
+        return self._encode(context, sites, context.x, **kwargs)[0]
 
     @property
     def last_encoding(self) -> Encoding:
@@ -285,6 +288,15 @@ class AmortizedStrategy(_VariationalStrategy):
         context = as_context(context)
         self._check_inputs(context.x, "The context's x")
         return context
+
+    def _checked_sites(self, sites: GaussianSites) -> GaussianSites:
+        if sites.loadings is not None and not self.takes_loadings:
+            raise TypeError(
+                f"{type(self).__name__} infers each latent function by itself, but the sites of "
+                f"{type(self._variational_distribution.network).__name__} have loadings, which couple them: use "
+                "JointAmortizedVariationalStrategy (SGPVAE) or DenseJointAmortizedVariationalStrategy (GPVAE)."
+            )
+        return sites
 
     def _check_inputs(self, x: Tensor, name: str) -> None:
         Z = self.inducing_points

@@ -268,7 +268,7 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
         context = self._seen(context, Z)
         prior = self._prior(self._latent_inducing_points(Z), self._insert_latents(context.locations), **kwargs)
         at_sites = _prior_at(prior, 1, Luu_inv)
-        return self._evidence_at(at_sites, self._variational_distribution(context))
+        return self._evidence_at(at_sites, self._checked_sites(self._variational_distribution(context)))
 
     def _evidence_at(self, at_sites: PriorAt, sites: GaussianSites) -> Evidence:
         """What sites say about the inducing values."""

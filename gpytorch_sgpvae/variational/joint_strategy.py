@@ -15,6 +15,8 @@ class JointStrategy(AmortizedStrategy):
     them by themselves, `N x K`, and are not to be wrapped.
     """
 
+    takes_loadings = True
+
     def __call__(  # type: ignore[override]
         self, x: Tensor, prior: bool = False, diag: bool = DIAG_BY_DEFAULT, **kwargs: Any
     ) -> MultivariateNormal:
