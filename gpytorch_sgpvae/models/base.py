@@ -181,6 +181,11 @@ class LatentGPs(gpytorch.models.ApproximateGP):
         kernel: gpytorch.kernels.Kernel,
         num_latents: int,
     ):
+        if kernel.batch_shape not in ((), (1,), (num_latents,)):
+            raise ValueError(
+                f"The kernel has batch shape {tuple(kernel.batch_shape)}, but the model {num_latents} latent functions: "
+                f"give it batch_shape=torch.Size([{num_latents}]), or none."
+            )
         strategy = make_strategy(self, AmortizedVariationalDistribution(network))
         if not couples_latents(network):
             strategy = IndependentMultitaskVariationalStrategy(strategy, num_tasks=num_latents)

@@ -76,6 +76,13 @@ class AmortizedStrategy(_VariationalStrategy):
             "AmortizedVariationalStrategy (SGPVAE)."
         )
 
+    def _rows_depend_on_each_other(self) -> str:
+        return (
+            f"The sites of {type(self._variational_distribution.network).__name__} may depend on other rows than their "
+            "own, so that a context cannot be taken in piece by piece (chunk_size, update): condition on all of it at "
+            "once. A network that reads each row by itself says so by `row_wise = True` on its class."
+        )
+
     def _prior_without_context(self) -> AmortizedPrior:
         """p(u), or what stands for it, where nothing has been conditioned on."""
         self._raise_no_context()

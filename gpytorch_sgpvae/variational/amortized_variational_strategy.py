@@ -257,13 +257,6 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
     def _why_not_in_chunks(self) -> str | None:
         return None if self._variational_distribution.row_wise else self._rows_depend_on_each_other()
 
-    def _rows_depend_on_each_other(self) -> str:
-        return (
-            f"The sites of {type(self._variational_distribution.network).__name__} may depend on other rows than their "
-            "own, so that a context cannot be taken in piece by piece (chunk_size, update): condition on all of it at "
-            "once. A network that reads each row by itself says so by `row_wise = True` on its class."
-        )
-
     def _evidence(self, context: Context, Z: Tensor, Luu_inv: Tensor, **kwargs: Any) -> Evidence:
         context = self._seen(context, Z)
         prior = self._prior(self._latent_inducing_points(Z), self._insert_latents(context.locations), **kwargs)

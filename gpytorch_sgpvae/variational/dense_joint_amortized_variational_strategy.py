@@ -24,6 +24,7 @@ from ..linalg.entries import (
 )
 from ..linalg.functions import matvec
 from ..sites import GaussianSites
+from ..utils.shapes import expands_to
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .dense_amortized_variational_strategy import DenseAmortizedVariationalStrategy
 from .encoding import Encoding
@@ -151,6 +152,25 @@ class DenseJointEncoding(Encoding):
         mean = mean.mT.flatten(-2).expand(*self.tasks, N * K)
         return AmortizedPrior(mean, LazyMatrix(mean, torch.Size([*self.tasks, N * K, N * K]), covariance))
 
+    def absorb(self, context: Context) -> DenseJointEncoding:
+        """In the cubic cost of all entries together: their matrix is factorized anew."""
+        further = self.strategy.sites_of_further(context)
+        if not expands_to(further.shape[:-2], self.tasks):
+            raise ValueError(
+                f"The further context is of the tasks {tuple(further.shape[:-2])}, but what was seen before of "
+                f"{tuple(self.tasks)}: an update is for the same tasks."
+            )
+        x = torch.cat([part.expand(*self.tasks, *part.shape[-2:]) for part in (self.x, context.x)], dim=-2)
+        return self.strategy.encode_sites(x, _side_by_side(self.sites, further, self.tasks), x)[0]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {
+            "x": self.x.detach(),
+            "precision_mean": self.sites.precision_mean.detach(),
+            "precision": self.sites.precision.detach(),
+            "loadings": self.sites.explicit_loadings().detach(),
+        }
+
     def detach(self) -> DenseJointEncoding:
         return DenseJointEncoding(
             self.strategy,
@@ -219,6 +239,18 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         torch.Size([4, 3])
     """
 
+    def encoding_from_state_dict(self, state_dict: dict[str, Tensor]) -> Encoding:
+        if self.num_latents is None:
+            return super().encoding_from_state_dict(state_dict)
+        sites = GaussianSites(state_dict["precision_mean"], state_dict["precision"], state_dict["loadings"])
+        return self.encode_sites(state_dict["x"], sites, state_dict["x"])[0]
+
+    def sites_of_further(self, context: Context) -> GaussianSites:
+        """The sites of points that are added to what was seen before."""
+        if not self._variational_distribution.row_wise:
+            raise NotImplementedError(self._rows_depend_on_each_other())
+        return self.sites(self._checked(context))
+
     def prior_at(self, x: Tensor, encoding: Any, **kwargs: Any) -> Any:
         return PriorAt(*super().prior_at(x, encoding, **kwargs))
 
@@ -230,9 +262,15 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
     def _encode(self, context: Context, sites: GaussianSites, x: Tensor, **kwargs: Any) -> tuple[Any, Any]:
         if self.num_latents is None:
             return super()._encode(context, sites, x, **kwargs)
-        self._check_input_dim(x, context.x)
-        new_inputs = [] if x is context.x else [self._for_latents(x)]
-        prior = self._prior(self._insert_latents(context.x), *new_inputs, **kwargs)
+        return self.encode_sites(context.x, sites, x, **kwargs)
+
+    def encode_sites(
+        self, context_x: Tensor, sites: GaussianSites, x: Tensor, **kwargs: Any
+    ) -> tuple[DenseJointEncoding, PriorAt]:
+        """The encoding of sites at a context's inputs, and the prior at x."""
+        self._check_input_dim(x, context_x)
+        new_inputs = [] if x is context_x else [self._for_latents(x)]
+        prior = self._prior(self._insert_latents(context_x), *new_inputs, **kwargs)
         covar, mean = prior.covariance(0, 0), prior.mean(0)
         Kff = (covar.add_jitter(self.jitter_val) if self.jitter_val else covar).to_dense()  # (*T, K, N, N)
         G = entry_covariance(Kff, sites.explicit_loadings())  # (*T, J N, J N)
@@ -240,8 +278,24 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         entries = informative_entries(precision.detach())
         h = take(sites.seen_by(mean).flatten(-2), entries)
         posterior = entry_posterior(take_block(G, entries), take(precision, entries), h)
-        encoding = DenseJointEncoding(self, context.x, sites, entries, (mean, Kff), G, posterior)
+        encoding = DenseJointEncoding(self, context_x, sites, entries, (mean, Kff), G, posterior)
         if not new_inputs:
             return encoding, self.at_context(encoding)
         Kfs = prior.covariance(0, 1).to_dense()
         return encoding, PriorAt(prior.mean(1), prior.variance(1), Kfs, partial(prior.covariance, 1, 1))
+
+
+def _side_by_side(left: GaussianSites, right: GaussianSites, tasks: torch.Size) -> GaussianSites:
+    """The sites of different points of the same tasks."""
+    precision_mean, precision = (
+        torch.cat([getattr(sites, name).expand(*tasks, *sites.shape[-2:]) for sites in (left, right)], dim=-1)
+        for name in ("precision_mean", "precision")
+    )
+    loadings = [sites.explicit_loadings() for sites in (left, right)]
+    if all(part.dim() == 2 for part in loadings) and (loadings[0] is loadings[1] or torch.equal(*loadings)):
+        return GaussianSites(precision_mean, precision, loadings[0])
+    expanded = [
+        part.expand(*tasks, sites.shape[-1], *part.shape[-2:])
+        for part, sites in zip(loadings, (left, right), strict=True)
+    ]
+    return GaussianSites(precision_mean, precision, torch.cat(expanded, dim=-3))

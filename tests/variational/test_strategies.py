@@ -81,7 +81,7 @@ class TestJointWithoutLoadings(TestJoint):
 
 
 class TestDenseJoint(TestJoint):
-    refuses = frozenset({"chunks", "update", "state_dict"})
+    refuses = frozenset({"chunks"})
     num_choleskies = 1
 
     def create_strategy(self, model, variational_distribution, **kwargs):
