@@ -2,7 +2,7 @@
 
 from .context import Context
 from .sites import GaussianSites
-from .mlp import MLP, LinearPlus
+from .mlp import MLP, LinearPlus, PrivateLinear
 from .inference_networks import (
     FactorNet,
     FreeFormSites,
@@ -85,6 +85,7 @@ __all__ = [
     "PoissonObservations",
     "Posterior",
     "Prediction",
+    "PrivateLinear",
     "Refinement",
     "StudentTObservations",
     "TaskELBO",

@@ -115,7 +115,7 @@ class PrivateLinear(torch.nn.Module):
 
     Example:
         >>> import torch
-        >>> from gpytorch_sgpvae.mlp import PrivateLinear
+        >>> from gpytorch_sgpvae import PrivateLinear
         >>> decoder = PrivateLinear(num_shared=3, num_outputs=5, num_private=2)
         >>> decoder.in_features, decoder(torch.randn(7, 10, 13)).shape
         (13, torch.Size([7, 10, 5]))

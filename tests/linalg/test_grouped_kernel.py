@@ -245,7 +245,8 @@ class TestStrategies:
         assert before.keys() - changed == {"kernels.2.kernels.0.raw_period_length"}
 
     def test_another_number_of_latent_functions_is_an_error(self):
-        sgpvae = SGPVAE(3, 2, torch.rand(6, 2), kernel=GroupedKernel([RBFKernel(), MaternKernel()], [2, 1]))
+        sgpvae = SGPVAE(3, 2, torch.rand(6, 2))
+        sgpvae.model.covar_module = GroupedKernel([RBFKernel(), MaternKernel()], [2, 1])
         with pytest.raises(ValueError, match=r"2 latent functions, but a GroupedKernel with sizes=\(2, 1\) of 3"):
             sgpvae.loss(helpers.make_data(4, dtype=torch.float32))
 

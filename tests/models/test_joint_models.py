@@ -22,18 +22,19 @@ from gpytorch_sgpvae import (
     LinearPlus,
     MixedObservations,
     PoissonObservations,
+    PrivateLinear,
 )
-from gpytorch_sgpvae.mlp import PrivateLinear
 
 
 def make_series(num_tasks=6, num_points=40, holes=0.3):
     """Four outputs: two that share a slow function, two with a rough one, each with something of its own, and noise."""
     x = torch.arange(num_points, dtype=torch.float64).unsqueeze(-1)
     distance = (x - x.mT).abs()
-    slow, rough, own = (
-        torch.linalg.cholesky(torch.exp(-distance / ell) + 1e-9 * torch.eye(num_points)) for ell in (20, 3, 6)
-    )
-    draw = lambda root, n: root @ torch.randn(num_tasks, num_points, n, dtype=torch.float64)  # noqa: E731
+
+    def draw(lengthscale, num_functions):
+        root = torch.linalg.cholesky(torch.exp(-distance / lengthscale))
+        return root @ torch.randn(num_tasks, num_points, num_functions, dtype=torch.float64)
+
     weights = torch.tensor([[1.0, 0.0], [-0.8, 0.1], [0.2, 1.0], [0.0, 0.7]], dtype=torch.float64)
     shared = torch.cat([draw(20.0, 1), draw(3.0, 1)], -1)
     truth = shared @ weights.mT + 0.4 * draw(6.0, 4)
