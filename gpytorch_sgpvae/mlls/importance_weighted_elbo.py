@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..likelihoods.decoder_likelihood import DecoderLikelihood
 from ..sites import GaussianSites
+from ..variational import point_covariances
 from ..variational.posterior import amortized_strategy
 
 
@@ -34,8 +35,8 @@ class ImportanceWeightedELBO(MarginalLogLikelihood):
     `jitter_val`, as below.
 
     :param likelihood: A :class:`~gpytorch_sgpvae.DecoderLikelihood`.
-    :param model: The approximate GP. Call it at the context's own inputs, with q(f) joint over them (as the wrapper for
-        independent outputs returns it).
+    :param model: The approximate GP. Call it at the context's own inputs, with q(f) joint over them: the wrapper for
+        independent outputs returns it so, and a strategy without a wrapper with `diag=False`.
     :param num_samples: S, by default :class:`gpytorch.settings.num_likelihood_samples`.
 
     Example:
@@ -72,13 +73,20 @@ class ImportanceWeightedELBO(MarginalLogLikelihood):
             # one latent function without a dimension for it
             f, mean, variance = f.unsqueeze(-1), mean.unsqueeze(-1), variance.unsqueeze(-1)
             sites = GaussianSites(sites.precision_mean.unsqueeze(-2), sites.precision.unsqueeze(-2))
-        if f.shape[-2:] != sites.shape[:-3:-1]:
+        sums = f
+        if sites.loadings is not None:
+            # what the sites are of
+            loadings, covariances = sites.loadings, point_covariances(variational_dist_f)
+            sums = (loadings @ f.unsqueeze(-1)).squeeze(-1)  # (S, *T, N, J)
+            mean = (loadings @ mean.unsqueeze(-1)).squeeze(-1)  # (*T, N, J)
+            variance = ((loadings @ covariances) * loadings).sum(-1)  # (*T, N, J)
+        if sums.shape[-2:] != sites.shape[:-3:-1]:
             raise ValueError(
                 f"q(f) of shape {tuple(f.shape[1:])} is not at the points of the context, which has sites of shape "
                 f"{tuple(sites.shape)}: call model(context.x, context=context)."
             )
         log_likelihood = self.likelihood.row_log_probs(target, self.likelihood(f, **kwargs)).sum(-1)  # (S, *T)
-        log_sites = _log_sites(f, f.square(), sites.precision_mean.mT, sites.precision.mT)  # (S, *T)
+        log_sites = _log_sites(sums, sums.square(), sites.precision_mean.mT, sites.precision.mT)  # (S, *T)
         expected_log_sites = _log_sites(
             mean, mean.square() + variance, sites.precision_mean.mT, sites.precision.mT
         )  # (*T,)

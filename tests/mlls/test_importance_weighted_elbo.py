@@ -112,3 +112,21 @@ def test_other_likelihoods_are_an_error():
     model, _ = make(VAE)
     with pytest.raises(TypeError, match="DecoderLikelihood"):
         ImportanceWeightedELBO(gpytorch.likelihoods.GaussianLikelihood(), model.model)
+
+
+class TestJointPosteriors:
+    def make(self):
+        gpvae = GPVAE(3, 2, network="jointfactornet", decoder=torch.nn.Linear(2, 3)).double()
+        gpvae.strategy.jitter_val = 1e-6
+        return gpvae, Context(*helpers.make_data(4, num_points=8))
+
+    def test_where_q_is_exact_the_bound_is_the_evidence_whatever_the_samples(self):
+        gpvae, context = self.make()
+        bound = ImportanceWeightedELBO(gpvae.likelihood, gpvae.model, num_samples=3)
+        q_f = gpvae.model(context.x, context=context, diag=False)
+        torch.testing.assert_close(bound(q_f, context.y), gpvae.elbo(context), rtol=0, atol=1e-4)
+
+    def test_a_q_that_is_not_joint_over_the_points_is_an_error(self):
+        gpvae, context = self.make()
+        with pytest.raises(ValueError, match="diag=False"):
+            ImportanceWeightedELBO(gpvae.likelihood, gpvae.model)(gpvae.model(context.x, context=context), context.y)

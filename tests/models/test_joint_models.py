@@ -93,7 +93,7 @@ def test_a_start_from_data_is_better_than_none(num_private):
     assert scores[1] > scores[0] + 20
     # and fills holes better than each output's mean does
     error = (gpvae.predict(x, (x, y)).mean - truth).square().nanmean()
-    assert error < 0.3 * truth.square().nanmean()
+    assert error < 0.5 * truth.square().nanmean()
 
 
 def test_private_functions_belong_to_one_output_each():
