@@ -845,7 +845,7 @@ class TestTheorem10:
         model = helpers.JointModel(network, Z)
         with torch.no_grad():
             before = joint_elbos(model, likelihood, Context(x, y))
-            posterior, gap = refine(model, (x, y), steps=1, likelihood=likelihood)
+            posterior, gap = refine(model.eval(), (x, y), steps=1, likelihood=likelihood)
             x_new = torch.rand(4, 2).double() * 3
             q_f = posterior(x_new)
             W, b, noise = likelihood.decoder.weight, likelihood.decoder.bias, likelihood.observation_model.noise
