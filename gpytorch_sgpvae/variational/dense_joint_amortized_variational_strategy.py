@@ -150,6 +150,13 @@ class DenseJointEncoding(Encoding):
         mean = mean.mT.flatten(-2).expand(*self.tasks, N * K)
         return AmortizedPrior(mean, LazyMatrix(mean, torch.Size([*self.tasks, N * K, N * K]), covariance))
 
+    def sites_of(self, q_f: MultivariateNormal) -> GaussianSites:
+        if isinstance(q_f.lazy_covariance_matrix, BlockDiagLinearOperator):
+            raise ValueError(
+                "This q(f) knows the covariance of each point alone: call the model with diag=False for joint samples."
+            )
+        return self.sites
+
     def detach(self) -> DenseJointEncoding:
         return DenseJointEncoding(
             self.strategy,
