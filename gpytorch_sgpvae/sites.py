@@ -107,6 +107,11 @@ class GaussianSites:
             precision_mean, precision = self.precision_mean + other.precision_mean, self.precision + other.precision
             return GaussianSites(precision_mean, precision, self.loadings)
         ours, theirs = self.explicit_loadings(), other.explicit_loadings()
+        if ours.shape[-1] != theirs.shape[-1]:
+            raise ValueError(
+                f"Only sites of the same latent functions can be added, got those of {ours.shape[-1]} latent functions "
+                f"and of {theirs.shape[-1]}."
+            )
         batch = torch.broadcast_shapes(ours.shape[:-2], theirs.shape[:-2])
         loadings = torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (ours, theirs)], dim=-2)
         return GaussianSites(

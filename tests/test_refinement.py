@@ -9,7 +9,7 @@ import torch
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.variational import LMCVariationalStrategy
 
-from gpytorch_sgpvae import GPVAE, SGPVAE, VAE, Posterior, TaskELBO, refine
+from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, VAE, LinearPlus, PoissonObservations, Posterior, TaskELBO, refine
 
 
 def make(cls):
@@ -95,3 +95,23 @@ def test_mixed_latent_functions_are_an_error():
 def test_a_model_without_a_likelihood_is_an_error():
     with pytest.raises(ValueError, match="likelihood="):
         refine(make(SGPVAE).model, helpers.make_data())
+
+
+@pytest.mark.parametrize("cls", [SGPVAE, GPVAE])
+@pytest.mark.parametrize("linear", [True, False], ids=["Linear", "LinearPlus"])
+@pytest.mark.parametrize("steps", [0, 1, 15])
+def test_the_gap_of_latent_functions_inferred_together_is_never_negative_for_counts(cls, linear, steps):
+    arguments = (torch.rand(5, 2).double() * 3,) if cls is SGPVAE else ()
+    decoder = torch.nn.Linear(2, 3) if linear else LinearPlus(MLP(2, 3, (8,)), start=1.0)
+    model = cls(3, 2, *arguments, "jointfactornet", decoder=decoder, observation_model=PoissonObservations(3)).double()
+    helpers.perturb(model.strategy._variational_distribution.network, scale=0.5)
+    x, y = helpers.make_data(3)
+    y = torch.where(y.isnan(), y, y.nan_to_num().exp().round())
+    y[0, 2], y[1] = torch.nan, torch.nan
+    posterior, gap = refine(model, (x, y), steps=steps)
+    assert gap.shape == (3,)
+    assert (gap >= 0).all()
+    assert gap[1] == 0
+    assert (gap[[0, 2]] > 0).all() == (steps > 0)
+    assert posterior(torch.rand(4, 2).double()).mean.isfinite().all()
+    assert (model.strategy.kl_divergence() >= 0).all()

@@ -827,6 +827,40 @@ class TestTheorem10:
         model = helpers.JointModel(network, torch.rand(3, 2).double() * 3 if sparse else None, kernel)
         helpers.check_gradients_of_elbo(model, likelihood)
 
+    @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+    @pytest.mark.parametrize("sizes", [(3, 2), (2, 4), (3, 1)], ids=["P=3,K=2", "P=2,K=4", "K=1"])
+    @pytest.mark.parametrize("start", ["network", "given"])
+    def test_one_step_of_refinement_from_anywhere_reaches_the_exact_posterior(self, sparse, sizes, start):
+        """The optimum over q(u): Titsias' bound, and the exact log marginal likelihood without inducing points."""
+        network, likelihood = helpers.make_tied(*sizes)
+        helpers.perturb(network, scale=1.0)
+        x, y = helpers.make_data(2, num_points=7, num_outputs=sizes[0])
+        y[0, 2], y[1] = torch.nan, hide_outputs(y[1])
+        if start == "given":
+            precision = torch.rand(2, 5, 7).double() * (~y.isnan()).any(-1).unsqueeze(-2)
+            loadings = torch.randn(2, 7, 5, sizes[1]).double()
+            sites = helpers.GaussianSites(torch.randn(2, 5, 7).double() * precision, precision, loadings)
+            network = helpers.GivenSites(sites, sizes[1])
+        Z = torch.rand(4, 2).double() * 3 if sparse else None
+        model = helpers.JointModel(network, Z)
+        with torch.no_grad():
+            before = joint_elbos(model, likelihood, Context(x, y))
+            posterior, gap = refine(model.eval(), (x, y), steps=1, likelihood=likelihood)
+            x_new = torch.rand(4, 2).double() * 3
+            q_f = posterior(x_new)
+            W, b, noise = likelihood.decoder.weight, likelihood.decoder.bias, likelihood.observation_model.noise
+            for t in range(2):
+                # the precision in directions that no output sees is 1e-8 instead of 0, of up to K of them in 7 points
+                if sparse:
+                    Kuu, Kuf, _, Kff, _, mean_f, _ = joint_sparse_prior(model, x[t], x_new)
+                    best = oracles.coregionalized_titsias_bound(Kuu, Kuf, Kff, mean_f, W, noise, y[t] - b)
+                else:
+                    exact, best = exact_coregionalization(model, likelihood, x[t], y[t], x_new)
+                    assert_close(q_f.mean[t].flatten(), exact.mean, tolerance=1e-6)
+                    assert_close(q_f.covariance_matrix[t], exact.covariance, tolerance=1e-6)
+                assert before[t] < best - 1e-3
+                assert_close(before[t] + gap[t], best, tolerance=1e-6)
+
 
 def vae_model(vae):
     """The approximate GP, which knows its strategy by the name that the tests have for it."""

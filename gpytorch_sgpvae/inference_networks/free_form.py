@@ -62,6 +62,11 @@ class FreeFormSites(torch.nn.Module):
         :param num_latents: K, by default the last dimension but one of the sites; None for sites of `*T x N`, which
             must be said of those with tasks.
         """
+        if sites.loadings is not None:
+            raise ValueError(
+                "Free-form sites are of single latent functions, got sites with loadings, which are of sums of them: "
+                "refine(model, context) optimizes those."
+            )
         if num_latents == -1:
             num_latents = sites.shape[-2] if sites.precision.dim() > 1 else None
         informative = sites.precision > 0

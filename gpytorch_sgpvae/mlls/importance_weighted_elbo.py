@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..likelihoods.decoder_likelihood import DecoderLikelihood
 from ..sites import GaussianSites
-from ..variational import point_covariances
+from ..variational.point_marginals import point_covariances
 from ..variational.posterior import amortized_strategy
 
 
@@ -35,8 +35,8 @@ class ImportanceWeightedELBO(MarginalLogLikelihood):
     `jitter_val`, as below.
 
     :param likelihood: A :class:`~gpytorch_sgpvae.DecoderLikelihood`.
-    :param model: The approximate GP. Call it at the context's own inputs, with q(f) joint over them: the wrapper for
-        independent outputs returns it so, and a strategy without a wrapper with `diag=False`.
+    :param model: The approximate GP. Call it at the context's own inputs, with q(f) joint over them: as the wrapper for
+        independent outputs returns it, or from a model without a wrapper by `model(x, context=context, diag=False)`.
     :param num_samples: S, by default :class:`gpytorch.settings.num_likelihood_samples`.
 
     Example:
@@ -68,33 +68,26 @@ class ImportanceWeightedELBO(MarginalLogLikelihood):
         sites = amortized_strategy(self.model).last_encoding.sites_of(variational_dist_f)
         num_samples = self.num_samples or settings.num_likelihood_samples.value()
         f = variational_dist_f.rsample(torch.Size([num_samples]))  # (S, *T, N, K)
-        mean, variance = variational_dist_f.mean, variational_dist_f.variance  # (*T, N, K)
+        mean, covariances = variational_dist_f.mean, point_covariances(variational_dist_f)  # (*T, N, K), (*T, N, K, K)
         if len(variational_dist_f.event_shape) == 1:
             # one latent function without a dimension for it
-            f, mean, variance = f.unsqueeze(-1), mean.unsqueeze(-1), variance.unsqueeze(-1)
+            f, mean = f.unsqueeze(-1), mean.unsqueeze(-1)
             sites = GaussianSites(sites.precision_mean.unsqueeze(-2), sites.precision.unsqueeze(-2))
-        sums = f
-        if sites.loadings is not None:
-            # what the sites are of
-            loadings, covariances = sites.loadings, point_covariances(variational_dist_f)
-            sums = (loadings @ f.unsqueeze(-1)).squeeze(-1)  # (S, *T, N, J)
-            mean = (loadings @ mean.unsqueeze(-1)).squeeze(-1)  # (*T, N, J)
-            variance = ((loadings @ covariances) * loadings).sum(-1)  # (*T, N, J)
-        if sums.shape[-2:] != sites.shape[:-3:-1]:
+        h, Lambda = sites.to_latents(sites.precision_mean).mT, sites.point_precision()  # (*T, N, K), (*T, N, K, K)
+        if f.shape[-2:] != h.shape[-2:]:
             raise ValueError(
                 f"q(f) of shape {tuple(f.shape[1:])} is not at the points of the context, which has sites of shape "
                 f"{tuple(sites.shape)}: call model(context.x, context=context)."
             )
         log_likelihood = self.likelihood.row_log_probs(target, self.likelihood(f, **kwargs)).sum(-1)  # (S, *T)
-        log_sites = _log_sites(sums, sums.square(), sites.precision_mean.mT, sites.precision.mT)  # (S, *T)
-        expected_log_sites = _log_sites(
-            mean, mean.square() + variance, sites.precision_mean.mT, sites.precision.mT
-        )  # (*T,)
+        log_sites = _log_sites(f, h, Lambda)  # (S, *T)
+        # E fᵀ Λ f = mᵀ Λ m + tr Λ S
+        expected_log_sites = _log_sites(mean, h, Lambda) - 0.5 * (Lambda * covariances).sum((-3, -2, -1))  # (*T,)
         log_Zq = expected_log_sites - self.model.variational_strategy.kl_divergence()
         log_weights = log_likelihood - log_sites + log_Zq  # (S, *T)
         return log_weights.logsumexp(0) - math.log(num_samples)
 
 
-def _log_sites(f: Tensor, f_squared: Tensor, precision_mean: Tensor, precision: Tensor) -> Tensor:
-    # Σ_nk λg f − ½ λ f²
-    return (precision_mean * f - 0.5 * precision * f_squared).sum((-2, -1))
+def _log_sites(f: Tensor, h: Tensor, Lambda: Tensor) -> Tensor:
+    # Σ_n hᵀ f − ½ fᵀ Λ f
+    return (h * f - 0.5 * f * (Lambda @ f.unsqueeze(-1)).squeeze(-1)).sum((-2, -1))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
-from linear_operator.operators import BlockDiagLinearOperator
+from linear_operator.operators import BlockDiagLinearOperator, BlockInterleavedLinearOperator, DiagLinearOperator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
@@ -37,32 +37,25 @@ def point_covariances(q_f: MultivariateNormal) -> Tensor:
     """
     if not isinstance(q_f, MultitaskMultivariateNormal):
         return q_f.variance.unsqueeze(-1).unsqueeze(-1)
-    blocks = _coupled_blocks(q_f)
-    if blocks is not None:
-        return blocks
-    covar = q_f.lazy_covariance_matrix
-    if isinstance(covar, BlockDiagLinearOperator):  # a block for each latent function
+    if not is_coupled(q_f):
         return torch.diag_embed(q_f.variance)
+    covar = q_f.lazy_covariance_matrix
+    if isinstance(covar, JointPosteriorCovariance):
+        return covar.blocks
+    if isinstance(covar, BlockDiagLinearOperator):  # a block for each point
+        return covar.base_linear_op.to_dense()
     N, K = q_f.event_shape
-    shape, dims = ((N, K), (-4, -2)) if q_f._interleaved else ((K, N), (-3, -1))
-    covar = covar.to_dense().unflatten(-2, shape).unflatten(-1, shape)
-    return covar.diagonal(dim1=dims[0], dim2=dims[1]).movedim(-1, -3)
+    numbers = torch.arange(N * K, device=q_f.mean.device)
+    rows = numbers.view(N, K) if q_f._interleaved else numbers.view(K, N).mT  # (N, K)
+    rows, columns = rows.unsqueeze(-1).expand(N, K, K), rows.unsqueeze(-2).expand(N, K, K)
+    return covar.evaluate_kernel()[..., rows.flatten(), columns.flatten()].unflatten(-1, (N, K, K))
 
 
 def is_coupled(q_f: MultitaskMultivariateNormal) -> bool:
-    """Whether the latent functions of a point depend on each other, in a q(f) that keeps their covariance."""
+    """Whether the latent functions of a point may depend on each other: not if each has a block of its own."""
     covar = q_f.lazy_covariance_matrix
-    return isinstance(covar, JointPosteriorCovariance) or (
-        isinstance(covar, BlockDiagLinearOperator) and q_f._interleaved
-    )
-
-
-def _coupled_blocks(q_f: MultitaskMultivariateNormal) -> Tensor | None:
-    """The blocks of a q(f) that keeps them, or None."""
-    covar = q_f.lazy_covariance_matrix
-    if not is_coupled(q_f):
-        return None
-    return covar.blocks if isinstance(covar, JointPosteriorCovariance) else covar.base_linear_op.to_dense()
+    by_function = BlockInterleavedLinearOperator if q_f._interleaved else BlockDiagLinearOperator
+    return not isinstance(covar, (by_function, DiagLinearOperator))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +76,7 @@ class PointMarginals:
         """The marginals of what a model returns; an event of N counts as K = 1."""
         if not isinstance(q_f, MultitaskMultivariateNormal):
             return cls(q_f.mean.unsqueeze(-1), q_f.stddev.unsqueeze(-1))
-        blocks = _coupled_blocks(q_f)
-        return cls(q_f.mean, q_f.stddev if blocks is None else _cholesky(blocks))
+        return cls(q_f.mean, _cholesky(point_covariances(q_f)) if is_coupled(q_f) else q_f.stddev)
 
     @classmethod
     def concatenate(cls, parts: Sequence[PointMarginals], order: Tensor | None = None) -> PointMarginals:

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+from itertools import product
+
 import gpytorch
 import helpers
+import numpy as np
 import pytest
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from linear_operator import to_linear_operator
+from linear_operator.operators import BlockDiagLinearOperator, DenseLinearOperator
 from torch.distributions import Normal
 
-from gpytorch_sgpvae import MLP, DecoderLikelihood, GaussianObservations
+from gpytorch_sgpvae import MLP, DecoderLikelihood, GaussianObservations, LinearPlus, point_covariances
+from gpytorch_sgpvae.mlp import linear_part
+from gpytorch_sgpvae.variational.point_marginals import PointMarginals
+from gpytorch_sgpvae.variational.posterior_covariance import JointPosteriorCovariance
 
 N, K, P, S = 6, 2, 3, 5
 
@@ -179,3 +187,118 @@ class TestWidths:
         likelihood = DecoderLikelihood(MLP(K, width), GaussianObservations(P)).double()
         with pytest.raises(ValueError, match=rf"takes 3 values.*\(10, 6, {width}\).*out_size=3"):
             likelihood(make_q_f())
+
+
+def gauss_hermite(num_latents, size=20):
+    """Points (S x K) and weights (S) of a standard normal, exact for polynomials of degree 2 size - 1."""
+    nodes, weights = (torch.as_tensor(a) for a in np.polynomial.hermite_e.hermegauss(size))
+    points = torch.cartesian_prod(*[nodes] * num_latents).view(-1, num_latents)
+    products = torch.cartesian_prod(*[weights / weights.sum()] * num_latents).view(-1, num_latents)
+    return points, products.prod(-1)
+
+
+def joint_q_f(num_latents, kind):
+    """Two tasks of four points, with K x K covariances in whatever form models return them."""
+    mean = torch.randn(2, 4, num_latents).double()
+    root = torch.randn(2, 4, num_latents, num_latents).double()
+    if kind == "event_of_n":
+        return MultivariateNormal(mean.squeeze(-1), torch.diag_embed(root.flatten(-3).square()))
+    if kind == "independent":
+        variance = root.square().sum(-1)
+        latents = MultivariateNormal(mean.mT, torch.diag_embed(variance.mT))
+        return MultitaskMultivariateNormal.from_batch_mvn(latents)
+    blocks = root @ root.mT
+    if kind == "joint_train":
+        return MultitaskMultivariateNormal(mean, BlockDiagLinearOperator(DenseLinearOperator(blocks)))
+    # a prior that nothing but the blocks is asked of
+    eye = torch.eye(4).double().expand(2, num_latents, 4, 4)
+    C, F = torch.zeros(2, num_latents, 1, 4).double(), torch.zeros(2, 1, 1).double()
+    return MultitaskMultivariateNormal(mean, JointPosteriorCovariance(to_linear_operator(eye), C, F, blocks))
+
+
+every_q_f = pytest.mark.parametrize(
+    ("num_latents", "kind"),
+    [(1, "event_of_n"), *product([1, 2], ["independent", "joint_train", "joint_eval"])],
+)
+
+
+@every_q_f
+class TestAnalyticExpectation:
+    """With Gaussian noise and a decoder that is linear, or linear and a perceptron."""
+
+    def by_quadrature(self, likelihood, q_f, y):
+        """The expectation at the judge's points, from K x K covariances, entry by entry."""
+        num_latents = linear_part(likelihood.decoder).in_features
+        points, weights = gauss_hermite(num_latents)
+        covariance = point_covariances(q_f)
+        root = torch.linalg.cholesky(covariance)  # (T, N, K, K)
+        mean = q_f.mean.view(2, 4, num_latents)
+        f = mean + torch.einsum("tnkl,sl->stnk", root, points)
+        log_probs = Normal(likelihood.decoder(f), likelihood.observation_model.noise.sqrt()).log_prob(y.nan_to_num())
+        return torch.einsum("stn,s->tn", (log_probs * ~y.isnan()).sum(-1), weights)
+
+    def make(self, num_latents, decoder):
+        likelihood = DecoderLikelihood(decoder, GaussianObservations(P)).double()
+        helpers.perturb(likelihood.observation_model)
+        y = helpers.make_data(2, num_points=4, num_outputs=P)[1]
+        y[0, 1], y[1, :, 2] = torch.nan, torch.nan
+        return likelihood, y
+
+    @pytest.mark.parametrize("bias", [True, False])
+    def test_of_a_linear_decoder_is_exact(self, num_latents, kind, bias):
+        likelihood, y = self.make(num_latents, torch.nn.Linear(num_latents, P, bias=bias))
+        q_f = joint_q_f(num_latents, kind)
+        with gpytorch.settings.num_likelihood_samples(1):
+            actual = likelihood.expected_log_prob(y, q_f)
+        torch.testing.assert_close(actual, self.by_quadrature(likelihood, q_f, y), rtol=0, atol=1e-8)
+        assert actual[0, 1] == 0
+
+    def test_of_a_perceptron_that_is_zero_has_no_variance_over_seeds(self, num_latents, kind):
+        likelihood, y = self.make(num_latents, LinearPlus(MLP(num_latents, P, (5,), torch.nn.Tanh), start=0.0))
+        q_f = joint_q_f(num_latents, kind)
+        expected = self.by_quadrature(likelihood, q_f, y)
+        with gpytorch.settings.num_likelihood_samples(2):
+            for _ in range(3):
+                torch.testing.assert_close(likelihood.expected_log_prob(y, q_f), expected, rtol=0, atol=1e-8)
+
+    def test_of_a_perceptron_that_is_not_is_without_bias_and_of_smaller_variance_than_samples_alone(
+        self, num_latents, kind
+    ):
+        likelihood, y = self.make(num_latents, LinearPlus(MLP(num_latents, P, (5,), torch.nn.Tanh), start=0.3))
+        q_f = joint_q_f(num_latents, kind)
+        expected = self.by_quadrature(likelihood, q_f, y)
+        samples = torch.randn(20_000, 2, 4, num_latents).double()
+        actual = likelihood.expected_log_prob(y, q_f, base_samples=samples)
+        f = PointMarginals.of(q_f).draw(samples)
+        plain, linear = (
+            likelihood.row_log_probs(y, likelihood.observation_model(decoded))
+            for decoded in (likelihood.decoder(f), likelihood.decoder.linear(f))
+        )
+        # six standard errors of the estimate, for sixteen numbers
+        error = 6 * (plain - linear).std(0) / 20_000**0.5
+        assert ((actual - expected).abs() <= error + 1e-8).all()
+        assert (plain - linear).var(0).sum() < plain.var(0).sum()
+
+    def test_has_the_gradients_of_the_quadrature(self, num_latents, kind):
+        likelihood, y = self.make(num_latents, torch.nn.Linear(num_latents, P))
+        q_f = joint_q_f(num_latents, kind)
+        parameters = list(likelihood.parameters())
+        actual = torch.autograd.grad(likelihood.expected_log_prob(y, q_f).sum(), parameters)
+        expected = torch.autograd.grad(self.by_quadrature(likelihood, q_f, y).sum(), parameters)
+        for ours, theirs in zip(actual, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
+
+
+def test_the_expectation_of_a_training_step_needs_no_covariance_of_the_latent_functions():
+    """The dense joint strategy knows the marginals of the sums that its sites are of, and they are those of W f."""
+    network, likelihood = helpers.make_tied()
+    model = helpers.JointModel(network)
+    x, y = helpers.make_data(2)
+    q_f = model(x, context=(x, y))
+    mean, variance = q_f.projected(likelihood.decoder.weight)
+    W = likelihood.decoder.weight
+    torch.testing.assert_close(mean, q_f.mean @ W.mT, rtol=0, atol=1e-8)
+    # GPyTorch's distance of a point to itself is not quite 0 while gradients are recorded
+    expected = torch.einsum("pk,tnkl,pl->tnp", W, point_covariances(q_f), W)
+    torch.testing.assert_close(variance, expected, rtol=0, atol=1e-7)
+    assert q_f.projected(W.clone()) is None

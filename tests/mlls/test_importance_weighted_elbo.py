@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import gpytorch
 import helpers
 import oracles
@@ -114,19 +116,41 @@ def test_other_likelihoods_are_an_error():
         ImportanceWeightedELBO(gpytorch.likelihoods.GaussianLikelihood(), model.model)
 
 
-class TestJointPosteriors:
-    def make(self):
-        gpvae = GPVAE(3, 2, network="jointfactornet", decoder=torch.nn.Linear(2, 3)).double()
-        gpvae.strategy.jitter_val = 1e-6
-        return gpvae, Context(*helpers.make_data(4, num_points=8))
+class TestJoint:
+    """Of latent functions that were inferred together."""
 
-    def test_where_q_is_exact_the_bound_is_the_evidence_whatever_the_samples(self):
-        gpvae, context = self.make()
-        bound = ImportanceWeightedELBO(gpvae.likelihood, gpvae.model, num_samples=3)
-        q_f = gpvae.model(context.x, context=context, diag=False)
-        torch.testing.assert_close(bound(q_f, context.y), gpvae.elbo(context), rtol=0, atol=1e-4)
+    def make(self, **kwargs):
+        model = GPVAE(3, 2, "jointfactornet", **kwargs).double()
+        model.strategy.jitter_val = 1e-3
+        context = Context(*helpers.make_data(4, num_points=6))
+        return model, context, model.model(context.x, context=context, diag=False)
 
-    def test_a_q_that_is_not_joint_over_the_points_is_an_error(self):
-        gpvae, context = self.make()
+    def test_every_weight_of_an_exact_posterior_is_the_evidence(self):
+        model, context, q_f = self.make(decoder=torch.nn.Linear(2, 3))
+        bound = ImportanceWeightedELBO(model.likelihood, model.model, 1)(q_f, context.y)
+        torch.testing.assert_close(bound, model.elbo(context), rtol=0, atol=1e-8)
+
+    def test_it_is_its_definition(self):
+        """Densities of N K dimensions, evaluated one by one."""
+        model, context, _ = self.make()
+        helpers.perturb(model.likelihood.decoder, model.strategy._variational_distribution.network)
+        with torch.no_grad():
+            q_f = model.model(context.x, context=context, diag=False)
+            prior = model.strategy.prior_distribution
+            torch.manual_seed(1)
+            f = q_f.rsample(torch.Size([5]))  # (S, T, N, K)
+            log_weights = model.likelihood.row_log_probs(context.y, model.likelihood(f)).sum(-1)
+            for s in range(5):
+                for t in range(4):
+                    values = f[s, t].flatten()
+                    p, q = (prior.mean[t], prior.covariance_matrix[t]), (q_f.loc[t], q_f.covariance_matrix[t])
+                    log_weights[s, t] += oracles.log_normal_density(values, *p)
+                    log_weights[s, t] -= oracles.log_normal_density(values, *q)
+            torch.manual_seed(1)
+            bound = ImportanceWeightedELBO(model.likelihood, model.model, 5)(q_f, context.y)
+        torch.testing.assert_close(bound, log_weights.logsumexp(0) - math.log(5), rtol=1e-6, atol=1e-6)
+
+    def test_the_covariance_of_each_point_alone_is_not_enough(self):
+        model, context, _ = self.make()
         with pytest.raises(ValueError, match="diag=False"):
-            ImportanceWeightedELBO(gpvae.likelihood, gpvae.model)(gpvae.model(context.x, context=context), context.y)
+            ImportanceWeightedELBO(model.likelihood, model.model)(model.model(context.x, context=context), context.y)

@@ -146,3 +146,77 @@ def test_a_dense_training_step_has_three_products_of_n_by_n_by_n():
     with LargeProducts(K * N**3) as products:
         training_step(model, likelihood, context)
     assert 3 <= products.count < 3.5
+
+
+class TestJoint:
+    """Of latent functions that are inferred together, with a linear decoder: no samples, no K x K matrices."""
+
+    def step(self, num_latents, tasks=2, N=20, J=4, inducing_points=None, shared_inputs=False):
+        """A training step; the largest number of entries that a task has."""
+        network, likelihood = helpers.make_tied(J, num_latents)
+        model = helpers.JointModel(network, inducing_points)
+        x, y = helpers.make_data(tasks, num_points=N, num_outputs=J)
+        context = Context(x[0] if shared_inputs else x, y)
+        return int(context.observed.sum((-2, -1)).max()), lambda: training_step(model, likelihood, context)
+
+    @pytest.mark.parametrize("num_latents", [1, 3, 8])
+    @pytest.mark.parametrize("shared_inputs", [True, False])
+    def test_a_dense_step_factorizes_one_matrix_of_the_observed_entries_for_each_task(self, num_latents, shared_inputs):
+        E, step = self.step(num_latents, shared_inputs=shared_inputs)
+        assert E < 20 * 4
+        with helpers.cholesky_calls() as shapes:
+            step()
+        assert shapes == [(2, E, E)]
+
+    @pytest.mark.parametrize("num_latents", [3, 6, 12])
+    def test_nothing_in_a_dense_step_is_larger_than_the_covariance_of_all_sums(self, num_latents):
+        """G is of all J N sums before the observed ones are selected: no array has all pairs for each latent."""
+        E, step = self.step(num_latents)
+        with helpers.largest_allocation() as allocation:
+            step()
+        assert allocation.numel <= 2 * (4 * 20) ** 2
+        assert allocation.numel < 2 * num_latents * E * E
+
+    def test_the_products_of_a_dense_step_do_not_grow_with_the_number_of_latent_functions(self):
+        counts = []
+        for num_latents in (4, 8):
+            torch.manual_seed(0)
+            E, step = self.step(num_latents, N=60)
+            with LargeProducts(2 * E**3) as products:
+                step()
+            counts.append(products.count)
+        # what does grow are the products that make G: K / E of one of these each
+        assert counts[1] < 1.05 * counts[0]
+
+    def test_a_dense_step_without_missing_entries_has_three_products_of_e_by_e_by_e(self):
+        """As with independent latent functions: P G forward; G E and E (V Eᵀ − ½ κ P) backward."""
+        network, likelihood = helpers.make_tied(3, 2)
+        model, E = helpers.JointModel(network), 3 * 100
+        context = Context(*helpers.make_data(num_points=100, missing=0))
+        with LargeProducts(E**3) as products:
+            training_step(model, likelihood, context)
+        assert 3 <= products.count < 3.5
+
+    @pytest.mark.parametrize("tasks", [1, 3])
+    @pytest.mark.parametrize("shared_inputs", [True, False])
+    def test_a_sparse_step_factorizes_kuu_once_and_one_matrix_of_all_inducing_values_for_each_task(
+        self, tasks, shared_inputs
+    ):
+        _, step = self.step(3, tasks, inducing_points=torch.rand(5, 2).double(), shared_inputs=shared_inputs)
+        with helpers.cholesky_calls() as shapes:
+            step()
+        assert sorted(shapes) == sorted([(3, 5, 5), (tasks, 15, 15)])
+
+    def test_no_matrix_of_n_by_n_in_a_sparse_step_or_in_marginal_prediction(self):
+        network, likelihood = helpers.make_tied(3, 2)
+        model = helpers.JointModel(network, torch.rand(M, 2).double() * 3)
+        x, y = helpers.make_data(2, num_points=N)
+        context = Context(x, y)
+        with helpers.largest_allocation() as allocation:
+            training_step(model, likelihood, context)
+            with torch.no_grad():
+                model.eval()
+                _ = likelihood.predict(model(x, context=context), num_samples=1).variance
+                _ = likelihood.predict(condition(model, context)(x), num_samples=1).mean
+        # nothing larger than A, for one latent function with each of the others, or the hidden units of the network
+        assert allocation.numel <= 2 * (M + N) * max(K * M, 3 * 4)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import gpytorch
+import helpers
+import pytest
 import torch
+from gpytorch.variational import IndependentMultitaskVariationalStrategy, LMCVariationalStrategy
 from strategy_case import StrategyCase, upstream_cases
 
 from gpytorch_sgpvae import (
     AmortizedVariationalStrategy,
     DenseAmortizedVariationalStrategy,
     DenseJointAmortizedVariationalStrategy,
+    GaussianSites,
     InducingSitesVariationalStrategy,
     JointAmortizedVariationalStrategy,
     JointFactorNet,
     PairNet,
+    condition,
+    refine,
 )
 from gpytorch_sgpvae.variational.amortized_strategy import AmortizedStrategy
 from gpytorch_sgpvae.variational.joint_strategy import JointStrategy
@@ -98,6 +104,52 @@ def perturbed(network):
         for parameter in (network.corrections.weights[-1], network.corrections.biases[-1]):
             parameter.normal_(0.0, 0.3)
     return network
+
+
+@pytest.mark.parametrize("case", [TestJoint, TestDenseJoint])
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        lambda strategy: IndependentMultitaskVariationalStrategy(strategy, num_tasks=2),
+        lambda strategy: LMCVariationalStrategy(strategy, num_tasks=3, num_latents=2).double(),
+    ],
+    ids=["IndependentMultitask", "LMC"],
+)
+def test_a_joint_strategy_in_a_wrapper_is_an_error_that_says_that_none_is_needed(case, wrapper):
+    model = case().make()
+    model.variational_strategy = wrapper(model.variational_strategy)
+    x, y = helpers.make_data()
+    for arguments in ({"context": (x, y)}, {"prior": True}):
+        with pytest.raises(TypeError, match=r"needs no wrapper.*MultitaskVariationalStrategy|needs no wrapper.*LMC"):
+            model(x, **arguments)
+
+
+class TestSitesWithLoadings:
+    """Strategies of independent latent functions refuse them, also where their shapes would fit."""
+
+    @pytest.mark.parametrize("case", [TestSparse, TestDense, TestPointwise])
+    @pytest.mark.parametrize("num_outputs", [3, 2], ids=["J>K", "J=K"])
+    def test_are_refused_by_an_error_that_names_the_joint_strategies(self, case, num_outputs):
+        network = JointFactorNet(num_outputs, 2)
+        model = case().make(num_outputs, network=network)
+        x, y = helpers.make_data(num_outputs=num_outputs)
+        message = r"JointFactorNet have loadings.*JointAmortizedVariationalStrategy.*DenseJoint"
+        with pytest.raises(TypeError, match=message):
+            model(x, context=(x, y))
+        with pytest.raises(TypeError, match=message):
+            condition(model, (x, y))
+        with pytest.raises(TypeError, match=message):
+            refine(model, (x, y), likelihood=helpers.make_likelihood(num_outputs))
+        if "chunks" not in case.refuses:
+            with pytest.raises(TypeError, match=message):
+                condition(model, (x, y), chunk_size=5)
+
+    @pytest.mark.parametrize("case", [TestSparse, TestDense])
+    def test_are_refused_when_they_are_given_by_hand(self, case):
+        model, data = case().make(), helpers.make_data()
+        sites = GaussianSites(torch.zeros(2, 12).double(), torch.ones(2, 12).double(), torch.eye(2).double())
+        with pytest.raises(TypeError, match="loadings"):
+            model.strategy.encode(data, sites)
 
 
 CASES = (TestSparse, TestDense, TestInducingSites, TestPointwise, TestJoint, TestDenseJoint)
