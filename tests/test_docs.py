@@ -26,12 +26,13 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("concepts/*"), *DOCS.glob("reference/*")])
 
 
-def test_the_committed_architecture_is_what_the_code_draws():
+@pytest.mark.parametrize("name", ["architecture", "explaining_away"])
+def test_the_committed_picture_is_what_the_code_draws(name):
     pinned = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
     if mpl.__version__ != pinned:
         pytest.skip(f"matplotlib {mpl.__version__} may draw it in other words than {pinned}")
-    drawn = runpy.run_path(str(DOCS / "architecture.py"))["draw"]()
-    assert drawn == (DOCS / "architecture.svg").read_text(), "run python docs/architecture.py"
+    drawn = runpy.run_path(str(DOCS / f"{name}.py"))["draw"]()
+    assert drawn == (DOCS / f"{name}.svg").read_text(), f"run python docs/{name}.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(DOCS)) for page in PAGES])
