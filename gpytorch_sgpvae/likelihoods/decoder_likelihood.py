@@ -8,7 +8,7 @@ from gpytorch import settings
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import Likelihood
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Normal
 
 from .._compat import add_note
 from ..mlp import LinearPlus, PrivateLinear, linear_part
@@ -144,6 +144,29 @@ class DecoderLikelihood(Likelihood):
         :param chunk_size: Decode so many inputs at a time: the same answer in less memory.
         """
         return Prediction.from_functions(self, function_dist, num_samples, base_samples, chunk_size)
+
+    def gaussian_marginals(self, function_dist: MultivariateNormal) -> Normal:
+        r"""
+        The predictive distribution of each output without samples, where it is Gaussian: for a decoder that is linear
+        (:class:`torch.nn.Linear`) and Gaussian noise,
+
+        .. math::
+
+            p(y_{np}) = \mathcal N \left( y_{np} \mid \mathbf w_p^\top \mathbb E \mathbf f_n + b_p, \;
+            \mathbf w_p^\top \mathrm{cov}(\mathbf f_n) \, \mathbf w_p + \sigma_p^2 \right)
+
+        :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
+        :return: Of batch shape `*T x N x P`.
+        """
+        linear = linear_part(self.decoder)
+        if linear is not self.decoder or type(self.observation_model) is not GaussianObservations:
+            raise TypeError(
+                "Outputs are Gaussian with a linear decoder and GaussianObservations, got "
+                f"{type(self.decoder).__name__} with {type(self.observation_model).__name__}: use predict."
+            )
+        mean, variance = _project(function_dist, linear.weight)  # (*T, N, P)
+        noise: Any = self.observation_model(mean if linear.bias is None else mean + linear.bias)
+        return Normal(noise.mean, (variance + noise.variance).sqrt(), validate_args=False)
 
     def row_log_probs(self, observations: Tensor, distribution: Distribution) -> Tensor:
         r"""
