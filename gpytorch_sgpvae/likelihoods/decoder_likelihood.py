@@ -111,7 +111,7 @@ class DecoderLikelihood(Likelihood):
         self, observations: Tensor, function_dist: MultivariateNormal, linear: torch.nn.Linear | PrivateLinear
     ) -> Tensor:
         r""":math:`\mathbb E \log \mathcal N(\mathbf y_n^o \mid W \mathbf f_n + \mathbf b, \sigma^2)` (`*T x N`)."""
-        mean, variance = _project(function_dist, linear.weight)  # (*T, N, P)
+        mean, variance = _project(function_dist, linear.weight, ~observations.isnan())  # (*T, N, P)
         distribution = self.observation_model(mean if linear.bias is None else mean + linear.bias)
         log_probs = self.row_log_probs(observations, distribution.expand((1, *mean.shape))).squeeze(0)
         _, observed = fill_missing(as_rows(observations, torch.Size([1, *mean.shape])))
@@ -206,14 +206,15 @@ class DecoderLikelihood(Likelihood):
         return marginals.draw(base_samples)
 
 
-def _project(function_dist: MultivariateNormal, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _project(function_dist: MultivariateNormal, weight: Tensor, asked: Tensor | None = None) -> tuple[Tensor, Tensor]:
     r"""
     Mean and variance of :math:`W \mathbf f_n` (`*T x N x P` each).
 
     :param weight: W (`P x K`).
+    :param asked: Which entries matter (`*T x N x P`); None for all. Of the others, anything finite may be returned.
     """
     # some strategies know those of their own outputs, without the covariance of the latent functions
-    projected = getattr(function_dist, "projected", lambda weight: None)(weight)
+    projected = getattr(function_dist, "projected", lambda weight, asked: None)(weight, asked)
     if projected is not None:
         return projected
     if not isinstance(function_dist, MultitaskMultivariateNormal) or not is_coupled(function_dist):
