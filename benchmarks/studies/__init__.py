@@ -1,6 +1,6 @@
 """The studies, by the name that the command line knows them by."""
 
-from . import accuracy, coefficients, growth, loop, memory, reach, shapes, tables
+from . import accuracy, coefficients, growth, joint, loop, memory, reach, shapes, tables
 
 STUDIES = {
     "shapes": shapes.run,
@@ -10,5 +10,6 @@ STUDIES = {
     "memory": memory.run,
     "coefficients": coefficients.run,
     "loop": loop.run,
+    "joint": joint.run,
     "tables": tables.run,
 }

@@ -8,7 +8,7 @@ from gpytorch import settings
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import Likelihood
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Normal
 
 from .._compat import add_note
 from ..mlp import LinearPlus, PrivateLinear, linear_part
@@ -111,7 +111,7 @@ class DecoderLikelihood(Likelihood):
         self, observations: Tensor, function_dist: MultivariateNormal, linear: torch.nn.Linear | PrivateLinear
     ) -> Tensor:
         r""":math:`\mathbb E \log \mathcal N(\mathbf y_n^o \mid W \mathbf f_n + \mathbf b, \sigma^2)` (`*T x N`)."""
-        mean, variance = _project(function_dist, linear.weight)  # (*T, N, P)
+        mean, variance = _project(function_dist, linear.weight, ~observations.isnan())  # (*T, N, P)
         distribution = self.observation_model(mean if linear.bias is None else mean + linear.bias)
         log_probs = self.row_log_probs(observations, distribution.expand((1, *mean.shape))).squeeze(0)
         _, observed = fill_missing(as_rows(observations, torch.Size([1, *mean.shape])))
@@ -144,6 +144,29 @@ class DecoderLikelihood(Likelihood):
         :param chunk_size: Decode so many inputs at a time: the same answer in less memory.
         """
         return Prediction.from_functions(self, function_dist, num_samples, base_samples, chunk_size)
+
+    def gaussian_marginals(self, function_dist: MultivariateNormal) -> Normal:
+        r"""
+        The predictive distribution of each output without samples, where it is Gaussian: for a decoder that is linear
+        (:class:`torch.nn.Linear`) and Gaussian noise,
+
+        .. math::
+
+            p(y_{np}) = \mathcal N \left( y_{np} \mid \mathbf w_p^\top \mathbb E \mathbf f_n + b_p, \;
+            \mathbf w_p^\top \mathrm{cov}(\mathbf f_n) \, \mathbf w_p + \sigma_p^2 \right)
+
+        :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
+        :return: Of batch shape `*T x N x P`.
+        """
+        linear = linear_part(self.decoder)
+        if linear is not self.decoder or type(self.observation_model) is not GaussianObservations:
+            raise TypeError(
+                "Outputs are Gaussian with a linear decoder and GaussianObservations, got "
+                f"{type(self.decoder).__name__} with {type(self.observation_model).__name__}: use predict."
+            )
+        mean, variance = _project(function_dist, linear.weight)  # (*T, N, P)
+        noise: Any = self.observation_model(mean if linear.bias is None else mean + linear.bias)
+        return Normal(noise.mean, (variance + noise.variance).sqrt(), validate_args=False)
 
     def row_log_probs(self, observations: Tensor, distribution: Distribution) -> Tensor:
         r"""
@@ -183,14 +206,15 @@ class DecoderLikelihood(Likelihood):
         return marginals.draw(base_samples)
 
 
-def _project(function_dist: MultivariateNormal, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _project(function_dist: MultivariateNormal, weight: Tensor, asked: Tensor | None = None) -> tuple[Tensor, Tensor]:
     r"""
     Mean and variance of :math:`W \mathbf f_n` (`*T x N x P` each).
 
     :param weight: W (`P x K`).
+    :param asked: Which entries matter (`*T x N x P`); None for all. Of the others, anything finite may be returned.
     """
     # some strategies know those of their own outputs, without the covariance of the latent functions
-    projected = getattr(function_dist, "projected", lambda weight: None)(weight)
+    projected = getattr(function_dist, "projected", lambda weight, asked: None)(weight, asked)
     if projected is not None:
         return projected
     if not isinstance(function_dist, MultitaskMultivariateNormal) or not is_coupled(function_dist):

@@ -13,10 +13,12 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.autograd import Function
 
-from .._compat import cholesky_dtype
+from .._compat import cholesky_dtype, is_compiling, is_in_transform
 
 # Below this a site is as good as linear: its precision times any latent value squared is beyond float64's sight.
 SMALLEST_PRECISION = 1e-12
+# With so large a precision, in units of the prior's, dividing by it costs no more than three digits.
+LEAST_INFORMATION = 1e-3
 
 
 class SquaredExponentialFunction(Function):
@@ -150,7 +152,12 @@ class DensePosteriorFunction(Function):
         \bar \lambda &= \mathrm{diag} \left( E^\top X E + \tfrac 1 2 \kappa \Sigma - \Sigma \bar V \Sigma \right)
         - \bar h \circ \delta
 
-    in which no root of a precision is left: any of them may be 0.
+    in which no root of a precision is left: any of them may be 0. Where none is, as where nothing is missing, two
+    products of matrices are not needed:
+
+    .. math::
+
+        E = W B^{-1} W^{-1}, \qquad \Sigma = \Lambda^{-1} (I - E)
     """
 
     @staticmethod
@@ -167,26 +174,35 @@ class DensePosteriorFunction(Function):
         # α = W B⁻¹ (r − W K h₀) + h₀, without a difference of large numbers for any precision
         alpha = W * matvec(B_inv, r - W * matvec(K, h0)) + h0  # (..., N)
         delta = matvec(K, alpha)  # (..., N)
-        E = eye - P @ K  # (..., N, N)
+        ctx.informed = _are_informative(precision, K)
+        if ctx.informed:
+            E = B_inv * outer(W, W.reciprocal())  # (..., N, N)
+            variance = (1 - B_inv.diagonal(dim1=-2, dim2=-1)) / precision  # (..., N)
+        else:
+            E = eye - P @ K
+            variance = (K * E).sum(-2)
         trace = B_inv.diagonal(dim1=-2, dim2=-1).sum(-1)
         half_log_det = chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         kl_divergence = 0.5 * (trace + (alpha * delta).sum(-1) - K.shape[-1]) + half_log_det
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(K, P, E, alpha, delta)
-        return alpha, P, kl_divergence, delta, (K * E).sum(-2)
+        ctx.save_for_backward(K, precision, P, E, alpha, delta)
+        return alpha, P, kl_divergence, delta, variance
 
     @staticmethod
     def backward(ctx: Any, *bars: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         alpha_bar, P_bar, kl_bar, delta_bar, variance_bar = bars
-        K, P, E, alpha, delta = ctx.saved_tensors
+        K, precision, P, E, alpha, delta = ctx.saved_tensors
         if torch.is_grad_enabled():
             E = identity_like(K) - P @ K  # the backward pass is itself to be differentiated
+        if torch.is_grad_enabled() or not ctx.informed:
+            Sigma = K @ E  # (..., N, N)
+        else:
+            Sigma = (identity_like(K) - E) / precision.unsqueeze(-1)
         zeros = torch.zeros_like(alpha)
         half_kl = zeros[..., :1] if kl_bar is None else 0.5 * kl_bar.unsqueeze(-1)  # (..., 1)
         a = 2 * half_kl * delta if alpha_bar is None else alpha_bar + 2 * half_kl * delta  # (..., N)
         delta_bar = zeros if delta_bar is None else delta_bar
         V_bar = zeros if variance_bar is None else variance_bar
-        Sigma = K @ E  # (..., N, N)
         h_bar = matvec(Sigma, delta_bar) + matvec(E.mT, a)
         EV, half = E * V_bar.unsqueeze(-2), half_kl.unsqueeze(-1)
         # E V Eᵀ + ½ κ P K P, with P K = I − E
@@ -336,6 +352,16 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
 
 def identity_like(matrix: Tensor) -> Tensor:
     return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+
+
+def _are_informative(precision: Tensor, K: Tensor) -> bool:
+    """
+    Whether all precisions are far enough from 0, beside the prior variances, to divide by them. It is read from values:
+    no, where these cannot be seen, or where a GPU would have to wait for them.
+    """
+    if type(precision) is not Tensor or precision.device.type != "cpu" or is_compiling() or is_in_transform():
+        return False
+    return bool((precision * K.diagonal(dim1=-2, dim2=-1) > LEAST_INFORMATION).all())
 
 
 def _centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -108,10 +108,11 @@ class DenseJointEncoding(Encoding):
         blocks = torch.diag_embed(at_x.variance.mT).to(shrinkage.dtype) - shrinkage
         return blocks.to(at_x.mean.dtype)
 
-    def _projected(self, at_x: PriorAt, loadings: Tensor) -> tuple[Tensor, Tensor] | None:
+    def _projected(self, at_x: PriorAt, loadings: Tensor, asked: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
         """
         Mean and variance of the sums that the context's sites are of, at all its points (`*T x N x J` each), without
-        any K x K matrix; None for the sums by other loadings.
+        any K x K matrix; None for the sums by other loadings. If only informative entries are asked for (`*T x N x J`),
+        as in training, the others are those of the prior mean, with variance 0, and cost nothing.
         """
         ours = self.sites.loadings
         if ours is None or not (loadings is ours or (loadings.shape == ours.shape and torch.equal(loadings, ours))):
@@ -119,11 +120,21 @@ class DenseJointEncoding(Encoding):
         J, N = self.sites.shape[-2:]
         if self.entries is None:
             shift, variance = self.posterior.shift, self.posterior.variance  # (*T, J N)
+        elif asked is not None and asked.shape[-2:] == (N, J) and self._covers(asked):
+            shift, variance = (
+                put_back(part, self.entries, J * N) for part in (self.posterior.shift, self.posterior.variance)
+            )
         else:
             shift, shrinkage = shift_and_shrinkage(take_rows(self.G, self.entries), self.posterior)
             variance = self.G.diagonal(dim1=-2, dim2=-1) - shrinkage
         shift, variance = (part.unflatten(-1, (J, N)).mT.to(at_x.mean.dtype) for part in (shift, variance))
         return at_x.mean.mT @ loadings.mT + shift, variance
+
+    def _covers(self, asked: Tensor) -> bool:
+        """Whether the posterior is about all entries that are asked for (`*T x N x J`)."""
+        assert self.entries is not None
+        covered = put_back(torch.ones_like(self.entries), self.entries, asked.shape[-2:].numel()).bool()
+        return not bool((asked.mT.flatten(-2) & ~covered).any())
 
     def q_u(self) -> AmortizedMultivariateNormal:
         """q(f) at the context's inputs, point by point; its covariance is computed if somebody looks at it."""

@@ -302,3 +302,20 @@ def test_the_expectation_of_a_training_step_needs_no_covariance_of_the_latent_fu
     expected = torch.einsum("pk,tnkl,pl->tnp", W, point_covariances(q_f), W)
     torch.testing.assert_close(variance, expected, rtol=0, atol=1e-7)
     assert q_f.projected(W + 1) is None
+
+
+class TestGaussianMarginals:
+    @pytest.mark.parametrize("bias", [True, False])
+    def test_they_are_what_samples_tend_to(self, bias):
+        torch.manual_seed(0)
+        likelihood = DecoderLikelihood(torch.nn.Linear(2, 3, bias=bias), GaussianObservations(3)).double()
+        root = torch.randn(8, 8, dtype=torch.float64)
+        q_f = MultitaskMultivariateNormal(torch.randn(4, 2, dtype=torch.float64), root @ root.mT)
+        exact, drawn = likelihood.gaussian_marginals(q_f), likelihood.predict(q_f, num_samples=100_000)
+        torch.testing.assert_close(exact.mean, drawn.mean, atol=0.05, rtol=0.0)
+        torch.testing.assert_close(exact.stddev, drawn.stddev, atol=0.0, rtol=0.01)
+
+    def test_a_perceptron_has_none(self):
+        q_f = MultitaskMultivariateNormal(torch.zeros(4, 2), torch.eye(8))
+        with pytest.raises(TypeError, match="got MLP with GaussianObservations: use predict"):
+            DecoderLikelihood(MLP(2, 3), GaussianObservations(3)).gaussian_marginals(q_f)

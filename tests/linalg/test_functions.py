@@ -150,3 +150,17 @@ def test_a_graph_that_is_kept_can_be_used_again():
         first, second = (torch.autograd.grad(results, inputs, bars, retain_graph=True) for _ in range(2))
         for a, b in zip(first, second, strict=True):
             assert torch.equal(a, b)
+
+
+def test_the_dense_posterior_is_the_same_with_and_without_division_by_precisions(monkeypatch):
+    """Precisions from the least that are divided by to the largest that anybody has."""
+    K_matrix, h = covariance(T, size=M), randn(T, M)
+    precision = torch.logspace(-2.5, 7, T * M, dtype=torch.float64).view(T, M).requires_grad_()
+    results = []
+    for least in (functions.LEAST_INFORMATION, torch.inf):
+        monkeypatch.setattr(functions, "LEAST_INFORMATION", least)
+        outputs = functions.DensePosteriorFunction.apply(K_matrix, precision, h)
+        loss = outputs[2].sum() + outputs[3].square().sum() + (precision.detach() * outputs[4]).sum()
+        results.append([*outputs, *torch.autograd.grad(loss, (K_matrix, precision, h))])
+    for divided, multiplied in zip(*results, strict=True):
+        torch.testing.assert_close(divided, multiplied, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,28 @@
+"""What only the dense joint strategy does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gpytorch_sgpvae import GPVAE
+from gpytorch_sgpvae.variational.dense_joint_amortized_variational_strategy import DenseJointEncoding
+
+
+@pytest.mark.parametrize("hide", [0.0, 0.5])
+def test_entries_that_nobody_asks_for_change_neither_the_bound_nor_its_gradient(hide, monkeypatch):
+    torch.manual_seed(0)
+    model = GPVAE(3, 2, network="jointfactornet", decoder=torch.nn.Linear(2, 3)).double()
+    x, y = torch.rand(6, 1, dtype=torch.float64), torch.randn(4, 6, 3, dtype=torch.float64)
+    y[torch.rand(y.shape) < 0.3] = torch.nan
+    covers, answers, results = DenseJointEncoding._covers, [], []
+    for answer in (lambda *args: answers.append(covers(*args)) or answers[-1], lambda *args: False):
+        monkeypatch.setattr(DenseJointEncoding, "_covers", answer)
+        torch.manual_seed(1)
+        loss = model.loss((x, y), hide=hide)
+        results.append([loss, *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)])
+    assert answers == [hide == 0]  # what is hidden from the network is asked for
+    for quick, slow in zip(*results, strict=True):
+        assert (quick is None) == (slow is None)
+        if quick is not None:
+            torch.testing.assert_close(quick, slow)
