@@ -15,7 +15,7 @@ from gpytorch_sgpvae.linalg.kernels import ScaledRBFKernel
 from gpytorch_sgpvae.models import NETWORKS, AmortizedModel
 from gpytorch_sgpvae.plotting import STYLES, legend_entries
 
-from . import baselines
+from . import baselines, joint
 from .experiment import Experiment, Outcome
 from .runs import NAMES, Run, by_row, kept
 from .scores import SCORES, score
@@ -79,9 +79,12 @@ def run(run: Run, smoke: bool) -> Outcome:
     if run.model in ("mean", "igp"):
         prediction = baseline(run.model, train, test, smoke)
         return Outcome(score(prediction.rescale(*data.normalizer), truth))
-    settings = PRESETS[run.preset]
-    model = make_model(run, settings, x, num_outputs=truth.shape[-1], smoke=smoke)
-    train_on_tasks(model, train, settings.training.shortened() if smoke else settings.training, run.seed)
+    if run.model == "joint":
+        model = joint.fit(train, run.seed, smoke)
+    else:
+        settings = PRESETS[run.preset]
+        model = make_model(run, settings, x, num_outputs=truth.shape[-1], smoke=smoke)
+        train_on_tasks(model, train, settings.training.shortened() if smoke else settings.training, run.seed)
     prediction = _predict(model, test).rescale(*data.normalizer)
     scores = score(prediction, truth, [name for name in SCORES if name != "crps"])
     # that of the mixture would take as long as the training
@@ -89,7 +92,7 @@ def run(run: Run, smoke: bool) -> Outcome:
     # What is gone from the recordings for training: settings may be chosen by it.
     of_training = score(_predict(model, train).rescale(*data.normalizer), train_truth, ("smse", "nll"))
     scores |= {f"train_{name}": value for name, value in of_training.items()}
-    return Outcome(scores, training_elbo(model, train))
+    return Outcome(scores, None if run.model == "joint" else training_elbo(model, train))
 
 
 def make_model(run: Run, settings: Settings, x: Tensor, num_outputs: int, smoke: bool = False) -> AmortizedModel:
@@ -176,7 +179,7 @@ EEG_LARGE = Experiment(
     title="EEG, 55 recordings",
     run=run,
     trained=("sgpvae", "gpvae", "vae"),
-    baselines=("igp", "mean"),
+    baselines=("joint", "igp", "mean"),
     deterministic=(),
     columns=("smse", "nll"),
     published={

@@ -14,6 +14,7 @@ NAMES = {
     "gpvae": "GP-VAE",
     "sgpvae": "SGP-VAE",
     "vae": "VAE",
+    "joint": "joint model",
     "igp": "independent GPs",
     "mean": "mean imputation",
     "regression": "linear regression",

@@ -18,7 +18,7 @@ from gpytorch_sgpvae import GPVAE, MLP, VAE, Context, FreeFormSites, LinearPlus,
 from gpytorch_sgpvae.datasets import Normalizer, TaskData, load_eeg, load_jura
 from gpytorch_sgpvae.models import NETWORKS, AmortizedModel
 
-from . import baselines
+from . import baselines, joint
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import pool, score
@@ -112,6 +112,10 @@ def run(study: Study, run: Run, smoke: bool) -> Outcome:
     if run.model in ("igp", "mean", "regression"):
         prediction = baseline(run.model, study, x, data.normalizer.normalize(y), smoke)
         return Outcome(score(prediction.rescale(*data.normalizer), truth))
+    if run.model == "joint":
+        context = Context(x, data.normalizer.normalize(y))
+        model = joint.fit([(context.x, context.y)], run.seed, smoke)
+        return Outcome(score(joint.predict(model, context).rescale(*data.normalizer), truth))
     preset = study.presets[run.preset].shortened() if smoke else study.presets[run.preset]
     table = y.log() if preset.log else y
     normalizer = Normalizer.fit([table])
@@ -254,7 +258,7 @@ def make_experiment(study: Study, **kwargs: object) -> Experiment:
     return Experiment(
         run=partial(run, study),
         trained=("gpvae", "vae"),
-        baselines=("igp", "regression", "mean", "gpar"),
+        baselines=("joint", "igp", "regression", "mean", "gpar"),
         deterministic=("igp", "regression", "mean"),
         **kwargs,  # type: ignore[arg-type]
     )

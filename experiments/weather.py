@@ -16,7 +16,7 @@ from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, VAE, Context, LinearPlus, Predic
 from gpytorch_sgpvae.datasets import TaskData, load_amedas, load_japan_weather
 from gpytorch_sgpvae.models import NETWORKS, AmortizedModel
 
-from . import baselines
+from . import baselines, joint
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import score
@@ -72,6 +72,8 @@ def run(load: Callable[[], TaskData], run: Run, smoke: bool) -> Outcome:
         predict: Predict = partial(_predict_means, train)
     elif run.model == "igp":
         predict = partial(_predict_stations, _fit_stations(train, smoke))
+    elif run.model == "joint":
+        predict = partial(joint.predict, joint.fit(train, run.seed, smoke))
     elif run.model == "regression":
         predict = Regression(train, list(data.outputs)).predict
     else:
@@ -235,7 +237,7 @@ def make_experiment(load: Callable[[], TaskData], **kwargs: object) -> Experimen
     return Experiment(
         run=partial(run, load),
         trained=("sgpvae", "gpvae", "vae"),
-        baselines=("igp", "regression", "mean"),
+        baselines=("joint", "igp", "regression", "mean"),
         deterministic=("igp", "regression", "mean"),
         inducing=(100,),
         seeds=5,
