@@ -18,7 +18,6 @@ from gpytorch.variational import (
 from torch import Tensor
 
 from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, Context, DecoderLikelihood, FactorNet, GaussianObservations, TaskELBO
-from gpytorch_sgpvae._compat import FUSED
 
 from .shapes import Shape, make_data
 
@@ -29,7 +28,7 @@ NUM_PRODUCTS = 9
 
 
 def training_step(parameters: Iterable[Tensor], loss: Callable[[], Tensor], lr: float = 1e-3) -> Step:
-    optimizer = torch.optim.Adam(parameters, lr=lr, fused=FUSED)
+    optimizer = torch.optim.Adam(parameters, lr=lr, fused=True)
 
     def step() -> None:
         optimizer.zero_grad()

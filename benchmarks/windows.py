@@ -60,7 +60,7 @@ class Gaussians(NamedTuple):
 @dataclass(frozen=True)
 class Imputed:
     """
-    :param seconds: Of the processor, for learning and for predicting the validation and the test windows.
+    :param seconds: Seconds of the processor, for learning and for predicting the validation and the test windows.
     :param num_parameters: That were learnt.
     """
 
@@ -235,7 +235,7 @@ def variance_factors(predicted: Gaussians, windows: Windows) -> Tensor:
 
 
 def score(imputed: Imputed, problem: Problem) -> dict[str, float | None]:
-    """Of the hidden entries of the test windows."""
+    """Scores of the hidden entries of the test windows."""
     (mean, stddev), windows = imputed.test, problem.test
     errors = (mean - windows.truth).abs()
     factors = variance_factors(imputed.validation, problem.validation)

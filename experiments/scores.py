@@ -45,7 +45,7 @@ def pool(predictions: Sequence[Prediction], log: bool = False) -> Prediction:
     """
     The equal mixture of what several models predict (:meth:`~gpytorch_sgpvae.Prediction.pool`), to be scored.
 
-    :param predictions: Of the same values, with as many Gaussian components each.
+    :param predictions: Predictions of the same values, with as many Gaussian components each.
     :param log: Whether they are of the values' logarithms; the mixture is of the values themselves.
     """
     pooled = Prediction.pool(predictions)

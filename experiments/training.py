@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from gpytorch_sgpvae import Context, InferenceNetwork
-from gpytorch_sgpvae._compat import FUSED
 from gpytorch_sgpvae.models import AmortizedModel
 from gpytorch_sgpvae.training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 from gpytorch_sgpvae.training.quiet import quiet_lightning
@@ -96,7 +95,7 @@ def optimize(
         {"params": [p for p in model.parameters() if factor_of.get(p, 1.0) == factor], "lr": factor * lr}
         for factor in sorted({1.0, *factor_of.values()})
     ]
-    optimizer = torch.optim.Adam(groups, fused=FUSED)
+    optimizer = torch.optim.Adam(groups, fused=True)
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
     if schedule == "one_cycle":
         highest = [group["lr"] for group in groups]

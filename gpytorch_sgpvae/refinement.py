@@ -144,7 +144,7 @@ class _Marginals(NamedTuple):
 
 
 class _Single:
-    """Of one latent function without a dimension for it: all are `*T x N`."""
+    """The family of one latent function without a dimension for it: all tensors are `*T x N`."""
 
     def natural(self, sites: GaussianSites) -> _Natural:
         return _Natural(sites.precision_mean, sites.precision)
@@ -165,7 +165,7 @@ class _Single:
 
 
 class _Independent(_Single):
-    """Of latent functions that are independent: all are `*T x K x N`."""
+    """The family of latent functions that are independent: all tensors are `*T x K x N`."""
 
     def marginals(self, q_f: MultivariateNormal) -> _Marginals:
         return _Marginals(q_f.mean.mT, q_f.variance.mT)
@@ -175,7 +175,7 @@ class _Independent(_Single):
 
 
 class _Coupled:
-    """Of latent functions that were inferred together: `*T x N x K` and `*T x N x K x K`."""
+    """The family of latent functions that were inferred together: `*T x N x K` and `*T x N x K x K`."""
 
     # What stands for the precision 0 in a direction in which a likelihood has a slope and no curvature.
     SMALLEST_PRECISION = 1e-8

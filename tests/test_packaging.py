@@ -115,7 +115,7 @@ def pins(which: str) -> dict[str, Version]:
 
 
 def lower_bounds(extras: Iterable[str]) -> dict[str, Version]:
-    """Of the core and of what the extras ask for themselves, by name."""
+    """The bounds of the core and of what the extras ask for themselves, by name."""
     optional = PYPROJECT["project"]["optional-dependencies"]
     required = [*PYPROJECT["project"]["dependencies"], *(line for extra in extras for line in optional[extra])]
     bounds = {}

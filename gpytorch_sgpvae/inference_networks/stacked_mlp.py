@@ -22,7 +22,7 @@ from ..mlp import layer_sizes
 LEAKY_RELU = partial(torch.nn.LeakyReLU, 0.1)
 # From so many rows on, what is done for each of them outweighs what is done once for a layer of a CPU's network.
 MANY_ROWS = 256
-# So many units make linear pieces worth their while.
+# From this number of units on, linear pieces are worth their while.
 MANY_UNITS = 64
 # On a CPU, the hidden units of one layer that are computed at once: they stay in its cache until they are read, and the
 # allocator recycles them, where it returns larger tensors to the system and gets them back page by page.

@@ -160,7 +160,7 @@ class Prediction:
 
             p(y_{np}) = \frac 1 R \sum_{r=1}^R p_r(y_{np})
 
-        :param predictions: Of the same values, with as many Gaussian components each.
+        :param predictions: Predictions of the same values, with as many Gaussian components each.
         """
         parts = [prediction.components for prediction in predictions]
         if not all(isinstance(part, Normal) for part in parts):
@@ -175,7 +175,7 @@ class Prediction:
         """
         Predictions of different inputs by one decoder as a single one, with new samples of the latent functions.
 
-        :param predictions: Of `*T x N_i x P` values each, without any change of units (:meth:`rescale`).
+        :param predictions: Predictions of `*T x N_i x P` values each, without any change of units (:meth:`rescale`).
         :param order: Which of all these inputs comes first, which second, and so on (`N`).
         """
         first = predictions[0]

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Of the noise's inverse gamma prior: worth two rows, in which half of an output's variance is noise.
+# The noise's inverse gamma prior is worth two rows, in which half of an output's variance is noise.
 PRIOR_ROWS = 2.0
 PRIOR_NOISE_SHARE = 0.5
 # Loadings, in standard deviations of their outputs, that explain nearly nothing and still have gradients.
@@ -39,7 +39,7 @@ FIRST_NOISE_SHARE = 0.1
 # An autocorrelation is estimated from so many pairs of points, and so many points of a task if D > 1.
 MAX_PAIRS, MAX_POINTS = 2**18, 512
 NUM_DISTANCES, NUM_LENGTHSCALES = 32, 64
-# So many pairs count for half of a full bin, and a series with fewer in all gets the defaults.
+# This number of pairs counts for half of a full bin, and a series with fewer in all gets the defaults.
 FEW_PAIRS = 30.0
 # Without evidence: the lengthscale as a share of the extent, and the share of the variance that is correlated.
 DEFAULT_LENGTHSCALE_SHARE, DEFAULT_CORRELATED_SHARE = 0.2, 0.5
@@ -85,7 +85,7 @@ class Autocorrelation(NamedTuple):
     r"""
     How a series is correlated along the inputs: white noise, and a process that forgets.
 
-    :param correlated_share: Of each series' variance, the share that is not white noise (`C`).
+    :param correlated_share: The share of each series' variance that is not white noise (`C`).
     :param lengthscale: The distance at which the correlation of that share falls to :math:`e^{-1}` (`C x D`). It is a
         Matérn-1/2 kernel's lengthscale, and 1.24 times that of a Matérn-3/2 kernel.
     """
@@ -98,8 +98,8 @@ class PrivateSplit(NamedTuple):
     """
     What the factors leave in each output, divided.
 
-    :param private_variance: Of a process of its own (`P`).
-    :param private_lengthscale: Of this process (`P x D`).
+    :param private_variance: The variance of a process of its own (`P`).
+    :param private_lengthscale: The lengthscales of this process (`P x D`).
     :param noise: The variance of white noise (`P`).
     """
 
@@ -280,7 +280,7 @@ def private_split(x: Tensor, y: Tensor, observed: Tensor, analysis: FactorAnalys
     :param x: Inputs (`*T x N x D`, or `N x D` for all tasks).
     :param y: (`*T x N x P`).
     :param observed: Which entries of y count (`*T x N x P`, boolean).
-    :param analysis: Of these data.
+    :param analysis: The factor analysis of these data.
     """
     mean, _, reliability = _scores(y, observed, analysis)
     fitted = analysis.mean.double() + mean @ analysis.loadings.double().mT
@@ -471,7 +471,7 @@ def _pairs(x: Tensor, informative: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _root_mean_square(difference: Tensor) -> Tensor:
-    """Of each column, or 1 if it is zero."""
+    """The scale of each column, or 1 if it is zero."""
     if not len(difference):
         return difference.new_ones(difference.shape[-1])
     root = difference.square().mean(0).sqrt()

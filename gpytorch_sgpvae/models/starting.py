@@ -20,7 +20,7 @@ from ..mlp import PrivateLinear, linear_part
 RANGES = {0.5: 1.0, 1.5: 1.24, 2.5: 1.31}
 # The private functions of an output start with lengthscales this factor apart.
 PRIVATE_SPREAD = 4.0
-# Of the noise variance, above the bound of its constraint.
+# The least noise variance to start from, above the bound of its constraint.
 LEAST_NOISE = 1e-3
 
 

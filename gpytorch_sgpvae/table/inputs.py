@@ -35,7 +35,7 @@ class InputColumn:
     @classmethod
     def fit(cls, column: pd.Series, tasks: np.ndarray, period: float | None) -> InputColumn:
         """
-        :param column: Of the table to learn from.
+        :param column: A column of the table to learn from.
         :param tasks: The task of each row, from 0 (`N`).
         """
         name = str(column.name)

@@ -16,7 +16,7 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 
-# So many entries may a dense matrix of all tasks have, before one of the tasks is tried alone.
+# The most entries that a dense matrix of all tasks may have before one of the tasks is tried alone.
 MOST_ENTRIES = 2**26
 
 
@@ -68,7 +68,7 @@ class JointPrior:
         return self._blocks(self._covar[..., self._rows[left], self._rows[right]], left, right)
 
     def _blocks(self, covar: LinearOperator, left: int, right: int) -> LinearOperator:
-        """Of a matrix of all rows of two groups (`K x (T N) x (T N')`) the blocks within each task."""
+        """The blocks within each task, of a matrix of all rows of two groups (`K x (T N) x (T N')`)."""
         if not self._tasks[left] and not self._tasks[right]:
             return covar
         if isinstance(covar, LazyEvaluatedKernelTensor):

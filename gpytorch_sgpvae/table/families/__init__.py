@@ -37,7 +37,7 @@ def fit_column(column: pd.Series, family: str | None = None) -> OutputColumn:
     """
     Learn what there is to know of an output column.
 
-    :param column: Of the table to learn from.
+    :param column: A column of the table to learn from.
     :param family: The name of its family, by default :func:`guess_family`.
     """
     if column.notna().sum() == 0:
