@@ -21,6 +21,7 @@ from ..likelihoods import DecoderLikelihood
 from ..mlls import TaskELBO
 from ..models.base import AmortizedModel, parts_of
 from ..utils.seeds import TaskDraws, derive_seed, seeded
+from ..variational.posterior import amortized_strategy
 from .bad_steps import NUMERICAL_ERRORS, BadSteps, find_culprits
 from .checkpoints import check_checkpoint, stamp_checkpoint
 from .held_out import SCORES, predict_hidden, score_sums
@@ -365,4 +366,6 @@ class SGPVAEModule(LightningModule):
 
 def _num_functions(gp: ApproximateGP) -> int:
     """How many functions the likelihood sees at an input: what wraps the strategy knows."""
-    return getattr(gp.variational_strategy, "num_tasks", 1)
+    if hasattr(gp.variational_strategy, "num_tasks"):  # of a wrapper, which may mix the latent functions
+        return gp.variational_strategy.num_tasks
+    return amortized_strategy(gp).num_latents or 1

@@ -34,11 +34,15 @@ def batch_of(tasks):
 
 
 class TestWhatItTrains:
-    @pytest.mark.parametrize("kind", ["sgpvae", "gpvae", "vae"])
+    @pytest.mark.parametrize("kind", ["sgpvae", "gpvae", "vae", "joint", "sparse joint"])
     def test_every_ready_made_model(self, kind):
-        model = {"sgpvae": make_sgpvae, "gpvae": lambda: GPVAE(3, 2).double(), "vae": lambda: VAE(3, 2).double()}[
-            kind
-        ]()
+        model = {
+            "sgpvae": make_sgpvae,
+            "gpvae": lambda: GPVAE(3, 2).double(),
+            "joint": lambda: GPVAE(3, 2, "jointfactornet", num_private=1).double(),
+            "sparse joint": lambda: make_sgpvae(network="jointfactornet"),
+            "vae": lambda: VAE(3, 2).double(),
+        }[kind]()
         before = [parameter.detach().clone() for parameter in model.parameters()]
         trainer = fit(SGPVAEModule(model), val_loader=make_loader(shuffle=False))
         assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
