@@ -72,6 +72,10 @@ def refine(
     negative. Where the likelihood needs samples, one set serves throughout, so that the bound is a function of the
     sites.
 
+    Independent latent functions that outputs couple strongly, as a sum of two with little noise does, need many more
+    steps than the default: their sites are changed one beside the other. Infer such functions together instead
+    (:class:`~gpytorch_sgpvae.JointFactorNet`).
+
     :param model: A ready-made model, or an approximate GP along with its likelihood. Its latent functions must be what
         the likelihood sees: independent, inferred together, or one.
     :param context: One task or many.
