@@ -8,7 +8,7 @@ from torch import Tensor
 from gpytorch_sgpvae import GPVAE, SGPVAE, Context, Prediction, PrivateLinear
 from gpytorch_sgpvae.models import AmortizedModel
 
-from .training import PREDICTION_SAMPLES, Task, optimize
+from .training import PREDICTION_SAMPLES, Task, centers, optimize
 
 # Two shared latent functions for each output, at most, and private ones where outputs are few.
 MOST_SHARED = 16
@@ -38,7 +38,7 @@ def fit(tasks: list[Task], seed: int, smoke: bool = False) -> AmortizedModel:
     options = {"network": "jointfactornet", "decoder": decoder, "num_private": num_private}
     num_entries = max(int((~y.isnan()).sum()) for _, y in tasks)
     if num_entries > MOST_ENTRIES:
-        points = _centers(torch.cat([x for x, _ in tasks]), 8 if smoke else NUM_INDUCING, seed)
+        points = centers(torch.cat([x for x, _ in tasks]), 8 if smoke else NUM_INDUCING, seed)
         model: AmortizedModel = SGPVAE(num_outputs, num_shared, points, **options).double()
     else:
         model = GPVAE(num_outputs, num_shared, **options).double()
@@ -57,10 +57,3 @@ def fit(tasks: list[Task], seed: int, smoke: bool = False) -> AmortizedModel:
 
 def predict(model: AmortizedModel, context: Context) -> Prediction:
     return model.predict(context.x, context, PREDICTION_SAMPLES, chunk_size=64)
-
-
-def _centers(x: Tensor, num_centers: int, seed: int) -> Tensor:
-    from sklearn.cluster import KMeans
-
-    means = KMeans(num_centers, n_init=1, random_state=seed).fit(x.numpy())
-    return torch.as_tensor(means.cluster_centers_, dtype=x.dtype)

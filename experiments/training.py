@@ -141,3 +141,11 @@ def training_elbo(model: AmortizedModel, tasks: list[Task]) -> float:
     """The sum of the tasks' bounds, by which runs are kept or dropped."""
     with gpytorch.settings.num_likelihood_samples(ELBO_SAMPLES):
         return sum(model.elbo(Context(*task)).item() for task in tasks)
+
+
+def centers(x: Tensor, num_centers: int, seed: int) -> Tensor:
+    """Inducing points: the centers of k-means over all inputs (`M x D`)."""
+    from sklearn.cluster import KMeans
+
+    means = KMeans(num_centers, n_init=1, random_state=seed).fit(x.numpy())
+    return torch.as_tensor(means.cluster_centers_, dtype=x.dtype)

@@ -20,7 +20,16 @@ from . import baselines, joint
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import score
-from .training import PREDICTION_SAMPLES, Task, TaskSettings, initialize, optimize, train_on_tasks, training_elbo
+from .training import (
+    PREDICTION_SAMPLES,
+    Task,
+    TaskSettings,
+    centers,
+    initialize,
+    optimize,
+    train_on_tasks,
+    training_elbo,
+)
 
 JUDGED, EXTREMES = "TAVG", ("TMAX", "TMIN")
 # The paper's.
@@ -117,7 +126,7 @@ def make_model(run: Run, tasks: list[Task], smoke: bool) -> AmortizedModel:
         base.lengthscale = kernel.outputscale = 1.0
         model = GPVAE(num_outputs, NUM_LATENTS, network, kernel, decoder).double()
     else:
-        inducing_points = _centers(torch.cat([x for x, _ in tasks]), 8 if smoke else run.inducing, run.seed)
+        inducing_points = centers(torch.cat([x for x, _ in tasks]), 8 if smoke else run.inducing, run.seed)
         model = SGPVAE(num_outputs, NUM_LATENTS, inducing_points, network, decoder=decoder)
         model.model.covar_module.base_kernel.lengthscale = model.model.covar_module.outputscale = 1.0
     model.likelihood.observation_model.noise = NOISE
@@ -159,13 +168,6 @@ def hide_like_the_test(context: Context, outputs: list[str], generator: torch.Ge
     hidden_days = days[torch.rand(len(days), generator=generator) < 5 / 7]
     kept[..., outputs.index(JUDGED)] &= ~torch.isin(day, hidden_days)
     return Context(context.x, torch.where(kept, context.filled, torch.nan))
-
-
-def _centers(x: Tensor, num_centers: int, seed: int) -> Tensor:
-    from sklearn.cluster import KMeans
-
-    means = KMeans(num_centers, n_init=1, random_state=seed).fit(x.numpy())
-    return torch.as_tensor(means.cluster_centers_, dtype=x.dtype)
 
 
 def _predict(model: AmortizedModel, context: Context) -> Prediction:

@@ -202,7 +202,7 @@ def make_network(
 ) -> torch.nn.Module:
     """A network by its name, or the module itself."""
     if isinstance(network, str):
-        key = network.lower().replace("_", "")
+        key = _key(network)
         if key not in NETWORKS:
             raise ValueError(f"There is no network {network!r}: choose one of {', '.join(NETWORKS)}, or give a module.")
         return NETWORKS[key](num_outputs, num_latents, hidden_sizes)
@@ -245,22 +245,28 @@ def make_likelihood(
     return likelihood
 
 
-def default_kernel(num_latents: int, input_dim: int | None) -> gpytorch.kernels.Kernel:
-    """A scaled RBF kernel for each latent function, with a lengthscale for each input dimension if that is known."""
-    return ScaledRBFKernel(ard_num_dims=input_dim, batch_shape=torch.Size([num_latents]))
-
-
-def joint_kernel(num_latents: int, input_dim: int | None, num_private: int, num_values: int) -> gpytorch.kernels.Kernel:
-    """Rough and smooth latent functions with lengthscales from 0.3 to 3, and private ones for each decoder's value."""
-    kernel = default_grouped_kernel(num_latents, input_dim, shortest=0.3, longest=3.0)
+def make_kernel(
+    network: torch.nn.Module, num_shared: int, num_private: int, num_values: int, input_dim: int | None
+) -> gpytorch.kernels.Kernel:
+    """
+    A scaled RBF kernel for each latent function, or, where these are inferred together, rough and smooth ones with
+    lengthscales from 0.3 to 3 and private ones for each of the decoder's values; with a lengthscale for each input
+    dimension if their number is known.
+    """
+    if not couples_latents(network):
+        return ScaledRBFKernel(ard_num_dims=input_dim, batch_shape=torch.Size([num_shared]))
+    kernel = default_grouped_kernel(num_shared, input_dim, shortest=0.3, longest=3.0)
     return add_private_groups(kernel, num_values, num_private, input_dim) if num_private else kernel
 
 
-def count_latents(network: Any, num_outputs: int, num_latents: int, num_private: int, observation_model: Any) -> int:
-    """The number of all latent functions, private ones included."""
-    if num_private < 0 or (num_private and network not in ("jointfactornet", "JointFactorNet", "joint_factor_net")):
+def check_private(network: str | torch.nn.Module, num_private: int) -> None:
+    if num_private < 0 or (num_private and not (isinstance(network, str) and _key(network) == "jointfactornet")):
         raise ValueError(
             f"num_private={num_private} must be at least 0, and needs network='jointfactornet': for networks and "
             "decoders of your own, count private functions among num_latents."
         )
-    return num_latents + num_private * getattr(observation_model, "decoder_size", num_outputs)
+
+
+def _key(network: str) -> str:
+    """A network's name as :data:`NETWORKS` has it."""
+    return network.lower().replace("_", "")

@@ -9,10 +9,9 @@ from ..variational import DenseAmortizedVariationalStrategy, DenseJointAmortized
 from .base import (
     AmortizedModel,
     LatentGPs,
-    count_latents,
+    check_private,
     couples_latents,
-    default_kernel,
-    joint_kernel,
+    make_kernel,
     make_likelihood,
     make_network,
 )
@@ -72,14 +71,12 @@ class GPVAE(AmortizedModel):
         hidden_sizes: Sequence[int] = (20, 20),
         num_private: int = 0,
     ):
-        num_shared = num_latents
-        num_latents = count_latents(network, num_outputs, num_shared, num_private, observation_model)
+        check_private(network, num_private)
+        num_values = getattr(observation_model, "decoder_size", num_outputs)
+        num_shared, num_latents = num_latents, num_latents + num_private * num_values
         network = make_network(network, num_outputs, num_latents, hidden_sizes)
-        if kernel is None and couples_latents(network):
-            num_values = getattr(observation_model, "decoder_size", num_outputs)
-            kernel = joint_kernel(num_shared, None, num_private, num_values)
-        elif kernel is None:
-            kernel = default_kernel(num_latents, None)
+        if kernel is None:
+            kernel = make_kernel(network, num_shared, num_private, num_values, None)
         joint = couples_latents(network)
         strategy = DenseJointAmortizedVariationalStrategy if joint else DenseAmortizedVariationalStrategy
         super().__init__(

@@ -14,10 +14,9 @@ from ..variational import (
 from .base import (
     AmortizedModel,
     LatentGPs,
-    count_latents,
+    check_private,
     couples_latents,
-    default_kernel,
-    joint_kernel,
+    make_kernel,
     make_likelihood,
     make_network,
 )
@@ -91,14 +90,12 @@ class SGPVAE(AmortizedModel):
             return strategy(model, inducing_points, q_u, learn_inducing_locations)
 
         inducing_points = inducing_points.unsqueeze(-1) if inducing_points.dim() == 1 else inducing_points
-        num_shared = num_latents
-        num_latents = count_latents(network, num_outputs, num_shared, num_private, observation_model)
+        check_private(network, num_private)
+        num_values = getattr(observation_model, "decoder_size", num_outputs)
+        num_shared, num_latents = num_latents, num_latents + num_private * num_values
         network = make_network(network, num_outputs, num_latents, hidden_sizes)
-        if kernel is None and couples_latents(network):
-            num_values = getattr(observation_model, "decoder_size", num_outputs)
-            kernel = joint_kernel(num_shared, inducing_points.shape[-1], num_private, num_values)
-        elif kernel is None:
-            kernel = default_kernel(num_latents, inducing_points.shape[-1])
+        if kernel is None:
+            kernel = make_kernel(network, num_shared, num_private, num_values, inducing_points.shape[-1])
         super().__init__(
             LatentGPs(make_strategy, network, kernel, num_latents),
             make_likelihood(decoder, observation_model, num_outputs, num_shared, hidden_sizes, network, num_private),

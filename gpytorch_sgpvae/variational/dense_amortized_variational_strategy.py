@@ -58,7 +58,7 @@ class DenseEncoding(Encoding):
         return batch if self.strategy.num_latents is None else batch[:-1]
 
     def predict(self, x: Tensor, at_x: PriorAt | None, diag: bool, **kwargs: Any) -> MultivariateNormal:
-        at_x = self.strategy.prior_at(x, self, **kwargs) if at_x is None else at_x
+        at_x = self.strategy.prior_at(x, self.x, **kwargs) if at_x is None else at_x
         posterior = self.posterior
         if at_x.is_context:
             shift, variance = posterior.shift, posterior.variance  # (*T, K, N)
@@ -162,10 +162,10 @@ class DenseAmortizedVariationalStrategy(AmortizedStrategy):
     def jitter_val(self, jitter_val: float | None) -> None:
         self._jitter_val = jitter_val
 
-    def prior_at(self, x: Tensor, encoding: DenseEncoding, **kwargs: Any) -> PriorAt:
-        """The prior at new inputs, as seen from the context of an encoding."""
-        self._check_input_dim(x, encoding.x)
-        return _prior_at(self._prior(self._insert_latents(encoding.x), self._for_latents(x), **kwargs))
+    def prior_at(self, x: Tensor, context_x: Tensor, **kwargs: Any) -> PriorAt:
+        """The prior at new inputs, as seen from a context's."""
+        self._check_input_dim(x, context_x)
+        return prior_of_second_group(self._prior(self._insert_latents(context_x), self._for_latents(x), **kwargs))
 
     def _encode(
         self, context: Context, sites: GaussianSites, x: Tensor, **kwargs: Any
@@ -187,7 +187,7 @@ class DenseAmortizedVariationalStrategy(AmortizedStrategy):
         at_context = AmortizedPrior(mean, to_linear_operator(Kff))
         encoding = DenseEncoding(self, context.x, sites, at_context, dense_posterior(Kff, sites, mean))
         if new_inputs:
-            return encoding, _prior_at(prior)
+            return encoding, prior_of_second_group(prior)
         covar = at_context.lazy_covariance_matrix
         return encoding, PriorAt(mean, Kff.diagonal(dim1=-2, dim2=-1), Kff, lambda: covar, is_context=True)
 
@@ -199,6 +199,6 @@ class DenseAmortizedVariationalStrategy(AmortizedStrategy):
             )
 
 
-def _prior_at(prior: JointPrior) -> PriorAt:
+def prior_of_second_group(prior: JointPrior) -> PriorAt:
     """At the second group of inputs, as seen from the first."""
     return PriorAt(prior.mean(1), prior.variance(1), prior.covariance(0, 1).to_dense(), partial(prior.covariance, 1, 1))

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from linear_operator import to_linear_operator
-from linear_operator.operators import BlockDiagLinearOperator, LinearOperator
+from linear_operator.operators import BlockDiagLinearOperator
 from torch import Tensor
 
 from ..context import Context
@@ -26,23 +25,17 @@ from ..linalg.functions import matvec
 from ..sites import GaussianSites
 from ..utils.shapes import expands_to
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
-from .dense_amortized_variational_strategy import DenseAmortizedVariationalStrategy
+from .dense_amortized_variational_strategy import (
+    DenseAmortizedVariationalStrategy,
+    PriorAt,
+    prior_of_second_group,
+)
 from .encoding import Encoding
 from .joint_strategy import JointStrategy
 from .posterior_covariance import JointPosteriorCovariance, LazyMatrix
 
 # q(f) at the context's inputs as a dense matrix of more rows than that is refused.
 MOST_ROWS = 5000
-
-
-class PriorAt(NamedTuple):
-    """The prior at some inputs, as seen from the context's."""
-
-    mean: Tensor  # μ_*                                   (*T, K, N*)
-    variance: Tensor  # diag K_**                         (*T, K, N*)
-    Kfs: Tensor  # K_f*                                   (*T, K, N, N*)
-    covar: Callable[[], LinearOperator]  # K_**, lazy     (*T, K, N*, N*)
-    is_context: bool = False  # whether these are the context's own inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +71,7 @@ class DenseJointEncoding(Encoding):
         return self._sites_in_working_dtype().to_latents(alpha)
 
     def predict(self, x: Tensor, at_x: PriorAt | None, diag: bool, **kwargs: Any) -> MultivariateNormal:
-        at_x = self.strategy.prior_at(x, self, **kwargs) if at_x is None else at_x
+        at_x = self.strategy.prior_at(x, self.x, **kwargs) if at_x is None else at_x
         dtype = at_x.mean.dtype
         shift = matvec(at_x.Kfs.to(self.posterior.weights.dtype).mT, self.weights)  # (*T, K, N*)
         mean = (at_x.mean + shift.to(dtype)).mT  # (*T, N*, K)
@@ -269,9 +262,6 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
             raise NotImplementedError(self._rows_depend_on_each_other())
         return self.sites(self._checked(context))
 
-    def prior_at(self, x: Tensor, encoding: Any, **kwargs: Any) -> Any:
-        return PriorAt(*super().prior_at(x, encoding, **kwargs))
-
     def at_context(self, encoding: DenseJointEncoding) -> PriorAt:
         """The prior at the context's own inputs, which the encoding knows."""
         mean, Kff = encoding.prior
@@ -299,8 +289,7 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         encoding = DenseJointEncoding(self, context_x, sites, entries, (mean, Kff), G, posterior)
         if not new_inputs:
             return encoding, self.at_context(encoding)
-        Kfs = prior.covariance(0, 1).to_dense()
-        return encoding, PriorAt(prior.mean(1), prior.variance(1), Kfs, partial(prior.covariance, 1, 1))
+        return encoding, prior_of_second_group(prior)
 
 
 def _side_by_side(left: GaussianSites, right: GaussianSites, tasks: torch.Size) -> GaussianSites:
