@@ -14,6 +14,7 @@ from .inference_networks import (
     ZeroImputation,
 )
 from .linalg.kernels import GroupedKernel
+from .linalg.state_space import StateSpace, register_state_space, to_state_space
 from .variational import (
     AmortizedVariationalDistribution,
     AmortizedVariationalStrategy,
@@ -21,6 +22,7 @@ from .variational import (
     DenseJointAmortizedVariationalStrategy,
     InducingSitesVariationalStrategy,
     JointAmortizedVariationalStrategy,
+    MarkovAmortizedVariationalStrategy,
     Posterior,
     condition,
     conditioned_on,
@@ -43,7 +45,7 @@ from .likelihoods import (
     Prediction,
 )
 from .mlls import ImportanceWeightedELBO, TaskELBO
-from .models import GPVAE, SGPVAE, VAE, AmortizedModel
+from .models import GPVAE, SGPVAE, VAE, AmortizedModel, MarkovGPVAE
 from .refinement import Refinement, refine
 
 __version__ = "0.1.0"
@@ -77,6 +79,8 @@ __all__ = [
     "JointFactorNet",
     "LinearPlus",
     "LogNormalObservations",
+    "MarkovAmortizedVariationalStrategy",
+    "MarkovGPVAE",
     "MixedObservations",
     "NegativeBinomialObservations",
     "ObservationModel",
@@ -87,6 +91,7 @@ __all__ = [
     "Prediction",
     "PrivateLinear",
     "Refinement",
+    "StateSpace",
     "StudentTObservations",
     "TaskELBO",
     "ZeroImputation",
@@ -95,4 +100,6 @@ __all__ = [
     "persist_context",
     "point_covariances",
     "refine",
+    "register_state_space",
+    "to_state_space",
 ]

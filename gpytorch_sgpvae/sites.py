@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,6 +69,11 @@ class GaussianSites:
         loadings = None if self.loadings is None else self.loadings.detach()
         return GaussianSites(self.precision_mean.detach(), self.precision.detach(), loadings)
 
+    def double(self) -> GaussianSites:
+        """The same in float64."""
+        loadings = None if self.loadings is None else self.loadings.double()
+        return GaussianSites(self.precision_mean.double(), self.precision.double(), loadings)
+
     def point_precision(self) -> Tensor:
         r"""
         The precision matrix of each point, :math:`\Lambda_n = \sum_j \lambda_{nj} \mathbf a_j \mathbf a_j^\top`
@@ -120,6 +126,18 @@ class GaussianSites:
             loadings,
         )
 
+    def are_of(self, loadings: Tensor) -> bool:
+        """Whether these are sites of the sums of latent functions by these loadings, and say so."""
+        return self.loadings is not None and _are_equal(self.loadings, loadings)
+
+    def expand(self, tasks: torch.Size) -> GaussianSites:
+        """The same for each of many tasks."""
+        missing = (1,) if self.precision.dim() == 1 else self.shape[-2:]
+        shape = torch.Size([*tasks, *missing])
+        if self.shape == shape:
+            return self
+        return GaussianSites(self.precision_mean.expand(shape), self.precision.expand(shape), self.loadings)
+
     def explicit_loadings(self) -> Tensor:
         """The loadings, also where they are the identity (`J x K`, or more)."""
         if self.loadings is not None:
@@ -131,6 +149,23 @@ class GaussianSites:
             f"Only sites of the same points can be added, got the shapes {tuple(self.shape)} and "
             f"{tuple(other.shape)}: sites of different points belong in one Context."
         )
+
+
+def side_by_side(parts: Sequence[GaussianSites]) -> GaussianSites:
+    """The sites of different points of the same tasks (`*T x J x N` each), one after the other."""
+    precision_mean = torch.cat([part.precision_mean for part in parts], dim=-1)
+    precision = torch.cat([part.precision for part in parts], dim=-1)
+    first, *others = (part.loadings for part in parts)
+    if all(loadings is None or loadings.dim() == 2 for loadings in (first, *others)) and all(
+        _are_equal(first, other) for other in others
+    ):
+        return GaussianSites(precision_mean, precision, first)
+    explicit = [part.explicit_loadings() for part in parts]
+    expanded = [
+        loadings.expand(*part.shape[:-2], part.shape[-1], *loadings.shape[-2:])
+        for loadings, part in zip(explicit, parts, strict=True)
+    ]
+    return GaussianSites(precision_mean, precision, torch.cat(expanded, dim=-3))
 
 
 def _are_equal(left: Tensor | None, right: Tensor | None) -> bool:

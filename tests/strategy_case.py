@@ -64,7 +64,7 @@ class StrategyCase:
     needs its own.
     """
 
-    # What the strategy cannot do, and says so: "chunks", "update", "state_dict", "refine".
+    # What the strategy cannot do, and says so: "chunks", "update", "state_dict", "refine", "dense forward".
     refuses: frozenset[str] = frozenset()
     # What it has no use for: "other networks" than its own kind, "x_has_latents".
     lacks: frozenset[str] = frozenset()
@@ -221,6 +221,10 @@ class StrategyCase:
         model = self.make().eval()
         x, y = helpers.make_data(3)
         lazy = model(x[:, :5].clone(), context=(x, y))
+        if "dense forward" in self.refuses:
+            with gpytorch.settings.lazily_evaluate_kernels(False), pytest.raises(TypeError, match="lazy matrix"):
+                model(x[:, :5].clone(), context=(x, y))
+            return
         with gpytorch.settings.lazily_evaluate_kernels(False):
             dense = model(x[:, :5].clone(), context=(x, y))
         torch.testing.assert_close(dense.mean, lazy.mean, **TOLERANCE[torch.float64])

@@ -292,6 +292,23 @@ def add_private_groups(
     return GroupedKernel([*kernel.kernels, *own], [*kernel.sizes, *[num_outputs] * num_private])
 
 
+def matern_over_time(num_latents: int, num_outputs: int, num_private: int) -> Kernel:
+    """
+    A Matérn kernel with :math:`\\nu = 3/2` for each latent function, with lengthscales from 0.3 to 3, and those of
+    private functions of each output beside them.
+
+    :param num_latents: Number of shared latent functions.
+    :param num_outputs: Number of outputs P.
+    :param num_private: Number of private latent functions of each output.
+    """
+    kernel = _matern(1.5, 1, spread_lengthscales(num_latents, 0.3, 3.0))
+    return (
+        add_private_groups(GroupedKernel([kernel], [num_latents]), num_outputs, num_private, 1)
+        if num_private
+        else kernel
+    )
+
+
 def _matern(nu: float, input_dim: int | None, lengthscales: Tensor) -> MaternKernel:
     """For each latent function one, which starts from the same lengthscale in each input dimension."""
     kernel = MaternKernel(nu=nu, ard_num_dims=input_dim, batch_shape=lengthscales.shape)

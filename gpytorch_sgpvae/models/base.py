@@ -17,6 +17,7 @@ from ..linalg.kernels import ScaledRBFKernel, add_private_groups, default_groupe
 from ..mlls import TaskELBO
 from ..mlp import MLP, LinearPlus, PrivateLinear, linear_part
 from ..variational import AmortizedVariationalDistribution, Posterior, condition
+from ..variational.joint_strategy import JointStrategy
 from ..variational.posterior import amortized_strategy
 from .starting import start_from
 
@@ -187,7 +188,7 @@ class LatentGPs(gpytorch.models.ApproximateGP):
                 f"functions: give it batch_shape=torch.Size([{num_latents}]), or none."
             )
         strategy = make_strategy(self, AmortizedVariationalDistribution(network))
-        if not couples_latents(network):
+        if not isinstance(strategy, JointStrategy):
             strategy = IndependentMultitaskVariationalStrategy(strategy, num_tasks=num_latents)
         super().__init__(strategy)
         self.mean_module = gpytorch.means.ZeroMean()

@@ -4,6 +4,7 @@ from .dense_amortized_variational_strategy import DenseAmortizedVariationalStrat
 from .dense_joint_amortized_variational_strategy import DenseJointAmortizedVariationalStrategy
 from .inducing_sites_variational_strategy import InducingSitesVariationalStrategy
 from .joint_amortized_variational_strategy import JointAmortizedVariationalStrategy
+from .markov_amortized_variational_strategy import MarkovAmortizedVariationalStrategy
 from .point_marginals import point_covariances
 from .posterior import Posterior, condition, conditioned_on, persist_context
 
@@ -14,6 +15,7 @@ __all__ = [
     "DenseJointAmortizedVariationalStrategy",
     "InducingSitesVariationalStrategy",
     "JointAmortizedVariationalStrategy",
+    "MarkovAmortizedVariationalStrategy",
     "Posterior",
     "condition",
     "conditioned_on",

@@ -138,10 +138,10 @@ class AmortizedStrategy(_VariationalStrategy):
     @property
     def last_encoding(self) -> Encoding:
         """The encoding that the last call was conditioned on."""
-        last = self._last_call()
-        if last is None:
+        encoding = self._last_encoding()
+        if encoding is None:
             self._raise_no_context()
-        return last[1]
+        return encoding
 
     def set_conditioning(self, conditioning: Conditioning | None) -> Conditioning | None:
         """Set what calls without `context=` are conditioned on, and return what it was before."""
@@ -154,20 +154,21 @@ class AmortizedStrategy(_VariationalStrategy):
     @property
     def variational_distribution(self) -> AmortizedMultivariateNormal:
         """q(u) of the last call; under `conditioned_on` that of its context."""
-        last, conditioning = self._last_call(), self._conditioning
-        if conditioning is not None and (last is None or not conditioning.holds(last[0], self)):
-            last = self._remember(conditioning.encoding(self))
-        if last is None:
+        q_u, conditioning = self._last_q_u(), self._conditioning
+        if conditioning is not None and (q_u is None or not conditioning.holds(q_u, self)):
+            q_u = self._remember(conditioning.encoding(self))
+        if q_u is None:
             self._raise_no_context()
-        return last[0]
+        return q_u
 
     @property
     def prior_distribution(self) -> AmortizedPrior:
         """p(u), of the shape of the last q(u)."""
-        last = self._last_call()
-        if last is None and self._conditioning is not None:
-            last = self._remember(self._conditioning.encoding(self))
-        return self._prior_without_context() if last is None else last[1].p_u()
+        encoding = self._last_encoding()
+        if encoding is None and self._conditioning is not None:
+            encoding = self._conditioning.encoding(self)
+            self._remember(encoding)
+        return self._prior_without_context() if encoding is None else encoding.p_u()
 
     def get_fantasy_model(
         self, inputs: Tensor, targets: Tensor, mean_module: None = None, covar_module: None = None
@@ -228,7 +229,11 @@ class AmortizedStrategy(_VariationalStrategy):
             self._check_tasks(x, context.batch_shape)
             at_context = context.is_at(x)
             encoding, at_x = self._encode(context, self.sites(context), context.x if at_context else x, **kwargs)
-        self._remember(encoding)
+        if encoding is context:
+            # its q(u) is computed when somebody asks: for rows that came one by one it takes all of them together
+            add_to_cache(self, "encoding_memo", encoding)
+        else:
+            self._remember(encoding)
         self.variational_params_initialized.fill_(1)
         return encoding.predict(x, at_x, diag and self.training, **kwargs)
 
@@ -270,20 +275,28 @@ class AmortizedStrategy(_VariationalStrategy):
             self._raise_no_context()
         return self._conditioning.for_call(self)
 
-    def _remember(self, encoding: Encoding) -> tuple[AmortizedMultivariateNormal, Encoding]:
+    def _remember(self, encoding: Encoding) -> AmortizedMultivariateNormal:
         """Under GPyTorch's own name, where its wrappers and objectives look for q(u)."""
         q_u = encoding.q_u()
         add_to_cache(self, "variational_distribution_memo", q_u)
         add_to_cache(self, "encoding_memo", encoding)
         if self._conditioning is not None:
             self._conditioning.note(self)
-        return q_u, encoding
+        return q_u
 
-    def _last_call(self) -> tuple[AmortizedMultivariateNormal, Encoding] | None:
+    def _last_encoding(self) -> Encoding | None:
         try:
-            return get_from_cache(self, "variational_distribution_memo"), get_from_cache(self, "encoding_memo")
+            return get_from_cache(self, "encoding_memo")
         except CachingError:
             return None
+
+    def _last_q_u(self) -> AmortizedMultivariateNormal | None:
+        """The q(u) of the last call, computed now if nobody has asked before."""
+        encoding = self._last_encoding()
+        try:
+            return get_from_cache(self, "variational_distribution_memo")
+        except CachingError:
+            return None if encoding is None else self._remember(encoding)
 
     def _forget_conditioning(self) -> None:
         """Whatever was computed from the context of `conditioned_on`, or was there before it."""

@@ -22,8 +22,7 @@ from ..linalg.entries import (
     take_rows,
 )
 from ..linalg.functions import matvec
-from ..sites import GaussianSites
-from ..utils.shapes import expands_to
+from ..sites import GaussianSites, side_by_side
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .dense_amortized_variational_strategy import (
     DenseAmortizedVariationalStrategy,
@@ -32,10 +31,7 @@ from .dense_amortized_variational_strategy import (
 )
 from .encoding import Encoding
 from .joint_strategy import JointStrategy
-from .posterior_covariance import JointPosteriorCovariance, LazyMatrix
-
-# q(f) at the context's inputs as a dense matrix of more rows than that is refused.
-MOST_ROWS = 5000
+from .posterior_covariance import JointPosteriorCovariance, LazyMatrix, check_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +103,7 @@ class DenseJointEncoding(Encoding):
         any K x K matrix; None for the sums by other loadings. If only informative entries are asked for (`*T x N x J`),
         as in training, the others are those of the prior mean, with variance 0, and cost nothing.
         """
-        ours = self.sites.loadings
-        if ours is None or not (loadings is ours or (loadings.shape == ours.shape and torch.equal(loadings, ours))):
+        if not self.sites.are_of(loadings):
             return None
         J, N = self.sites.shape[-2:]
         if self.entries is None:
@@ -136,7 +131,7 @@ class DenseJointEncoding(Encoding):
         size = mean.shape[-2] * mean.shape[-1]
 
         def covariance() -> Tensor:
-            self._check_size(size)
+            check_rows(size)
             return self.predict(self.x, at_x, diag=False).lazy_covariance_matrix.to_dense()
 
         covar = LazyMatrix(mean, torch.Size([*mean.shape[:-2], size, size]), covariance)
@@ -148,7 +143,7 @@ class DenseJointEncoding(Encoding):
         K, N = mean.shape[-2:]
 
         def covariance() -> Tensor:
-            self._check_size(N * K)
+            check_rows(N * K)
             eye = torch.eye(K, dtype=Kff.dtype, device=Kff.device)[:, :, None, None]
             covar = (eye * Kff.unsqueeze(-3)).movedim(-2, -4).movedim(-1, -2)  # (*T, N, K, N, K)
             return covar.flatten(-4, -3).flatten(-2).expand(*self.tasks, N * K, N * K)
@@ -165,14 +160,10 @@ class DenseJointEncoding(Encoding):
 
     def absorb(self, context: Context) -> DenseJointEncoding:
         """In the cubic cost of all entries together: their matrix is factorized anew."""
-        further = self.strategy.sites_of_further(context)
-        if not expands_to(further.shape[:-2], self.tasks):
-            raise ValueError(
-                f"The further context is of the tasks {tuple(further.shape[:-2])}, but what was seen before of "
-                f"{tuple(self.tasks)}: an update is for the same tasks."
-            )
+        further = self.strategy.sites_of_further(context, self.tasks)
         x = torch.cat([part.expand(*self.tasks, *part.shape[-2:]) for part in (self.x, context.x)], dim=-2)
-        return self.strategy.encode_sites(x, _side_by_side(self.sites, further, self.tasks), x)[0]
+        sites = side_by_side([self.sites.expand(self.tasks), further.expand(self.tasks)])
+        return self.strategy.encode_sites(x, sites, x)[0]
 
     def state_dict(self) -> dict[str, Tensor]:
         return {
@@ -198,13 +189,6 @@ class DenseJointEncoding(Encoding):
         return GaussianSites(
             sites.precision_mean.to(dtype), sites.precision.to(dtype), sites.explicit_loadings().to(dtype)
         )
-
-    def _check_size(self, size: int) -> None:
-        if size > MOST_ROWS:
-            raise ValueError(
-                f"q(f) at the context's inputs is a matrix of {size} x {size}, more than {MOST_ROWS}: use "
-                "point_covariances(q_f), or the sparse JointAmortizedVariationalStrategy."
-            )
 
 
 class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariationalStrategy):
@@ -256,12 +240,6 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         sites = GaussianSites(state_dict["precision_mean"], state_dict["precision"], state_dict["loadings"])
         return self.encode_sites(state_dict["x"], sites, state_dict["x"])[0]
 
-    def sites_of_further(self, context: Context) -> GaussianSites:
-        """The sites of points that are added to what was seen before."""
-        if not self._variational_distribution.row_wise:
-            raise NotImplementedError(self._rows_depend_on_each_other())
-        return self.sites(self._checked(context))
-
     def at_context(self, encoding: DenseJointEncoding) -> PriorAt:
         """The prior at the context's own inputs, which the encoding knows."""
         mean, Kff = encoding.prior
@@ -290,19 +268,3 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         if not new_inputs:
             return encoding, self.at_context(encoding)
         return encoding, prior_of_second_group(prior)
-
-
-def _side_by_side(left: GaussianSites, right: GaussianSites, tasks: torch.Size) -> GaussianSites:
-    """The sites of different points of the same tasks."""
-    precision_mean, precision = (
-        torch.cat([getattr(sites, name).expand(*tasks, *sites.shape[-2:]) for sites in (left, right)], dim=-1)
-        for name in ("precision_mean", "precision")
-    )
-    loadings = [sites.explicit_loadings() for sites in (left, right)]
-    if all(part.dim() == 2 for part in loadings) and (loadings[0] is loadings[1] or torch.equal(*loadings)):
-        return GaussianSites(precision_mean, precision, loadings[0])
-    expanded = [
-        part.expand(*tasks, sites.shape[-1], *part.shape[-2:])
-        for part, sites in zip(loadings, (left, right), strict=True)
-    ]
-    return GaussianSites(precision_mean, precision, torch.cat(expanded, dim=-3))

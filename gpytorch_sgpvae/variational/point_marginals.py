@@ -9,7 +9,7 @@ from linear_operator.operators import BlockDiagLinearOperator, BlockInterleavedL
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from .posterior_covariance import JointPosteriorCovariance
+from .posterior_covariance import PointwiseCovariance
 
 # The rounding of a covariance matrix in units of its dtype's precision, which its Cholesky factor must stand.
 ROUNDING = 100
@@ -40,7 +40,7 @@ def point_covariances(q_f: MultivariateNormal) -> Tensor:
     if not is_coupled(q_f):
         return torch.diag_embed(q_f.variance)
     covar = q_f.lazy_covariance_matrix
-    if isinstance(covar, JointPosteriorCovariance):
+    if isinstance(covar, PointwiseCovariance):
         return covar.blocks
     if isinstance(covar, BlockDiagLinearOperator):  # a block for each point
         return covar.base_linear_op.to_dense()

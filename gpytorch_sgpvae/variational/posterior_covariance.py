@@ -88,7 +88,23 @@ class PosteriorCovariance(LazyCovariance):
         return self.variance
 
 
-class JointPosteriorCovariance(LazyCovariance):
+class PointwiseCovariance(LazyCovariance):
+    """
+    The covariance matrix of q(f*) of K latent functions, point by point (`N K x N K`), lazy, with the block of each
+    point known already.
+    """
+
+    blocks: Tensor
+
+    def _size(self) -> torch.Size:
+        *batch, N, K, _ = self.blocks.shape
+        return torch.Size([*batch, N * K, N * K])
+
+    def _diagonal(self) -> Tensor:
+        return self.blocks.diagonal(dim1=-2, dim2=-1).flatten(-2)
+
+
+class JointPosteriorCovariance(PointwiseCovariance):
     r"""
     The covariance matrix of q(f*) of K latent functions that were inferred together, point by point (`N K x N K`),
     lazy, with blocks for each point that are known already:
@@ -128,13 +144,6 @@ class JointPosteriorCovariance(LazyCovariance):
         covar = covar.movedim(-2, -4).movedim(-1, -2)  # (*T, N, K, N, K)
         return to_linear_operator(covar.flatten(-4, -3).flatten(-2).expand(self.shape))
 
-    def _size(self) -> torch.Size:
-        size = self.blocks.shape[-3] * self.blocks.shape[-1]
-        return torch.Size((*self.blocks.shape[:-3], size, size))
-
-    def _diagonal(self) -> Tensor:
-        return self.blocks.diagonal(dim1=-2, dim2=-1).flatten(-2)
-
 
 class LazyMatrix(LazyCovariance):
     """
@@ -143,12 +152,14 @@ class LazyMatrix(LazyCovariance):
     :param like: A tensor of its dtype, on its device.
     :param shape: Its shape, with batch dimensions.
     :param compute: Returns it.
+    :param diagonal: Its diagonal, where that is known already.
     """
 
-    def __init__(self, like: Tensor, shape: torch.Size, compute: Callable[[], Tensor]):
-        super().__init__(like, shape=shape, compute=compute)
+    def __init__(self, like: Tensor, shape: torch.Size, compute: Callable[[], Tensor], diagonal: Tensor | None = None):
+        super().__init__(like, shape=shape, compute=compute, diagonal=diagonal)
         self._shape = torch.Size(shape)
         self._compute = compute
+        self._known_diagonal = diagonal
 
     @cached(name="explicit")
     def explicit(self) -> LinearOperator:
@@ -158,4 +169,45 @@ class LazyMatrix(LazyCovariance):
         return self._shape
 
     def _diagonal(self) -> Tensor:
+        if self._known_diagonal is not None:
+            return self._known_diagonal
         return self.explicit().diagonal(dim1=-1, dim2=-2)
+
+
+class LazyJointCovariance(PointwiseCovariance):
+    """
+    A covariance matrix of all points that is computed when it is needed, as is that of each point.
+
+    :param blocks: The covariance of each point (`*T x N x K x K`).
+    :param compute: Returns the matrix (`*T x (N K) x (N K)`).
+    """
+
+    def __init__(self, blocks: LazyMatrix, compute: Callable[[], Tensor]):
+        super().__init__(blocks, compute=compute)
+        self._blocks = blocks
+        self._compute = compute
+
+    @property
+    def blocks(self) -> Tensor:  # type: ignore[override]
+        return self._blocks.to_dense()
+
+    @cached(name="explicit")
+    def explicit(self) -> LinearOperator:
+        return to_linear_operator(self._compute())
+
+    def _size(self) -> torch.Size:
+        *batch, N, K, _ = self._blocks.shape
+        return torch.Size([*batch, N * K, N * K])
+
+
+# A covariance of all points of a context as a dense matrix of more rows than that is refused.
+MOST_ROWS = 5000
+
+
+def check_rows(size: int) -> None:
+    """Raise if a covariance matrix of all points would have too many rows."""
+    if size > MOST_ROWS:
+        raise ValueError(
+            f"The joint covariance of q(f) at these inputs is a matrix of {size} x {size}, more than {MOST_ROWS}: use "
+            "point_covariances(q_f), Posterior.sample for joint draws, or fewer inputs."
+        )

@@ -6,6 +6,7 @@ import gpytorch
 import helpers
 import pytest
 import torch
+from gpytorch.kernels import ScaleKernel
 from gpytorch.variational import IndependentMultitaskVariationalStrategy, LMCVariationalStrategy
 from strategy_case import StrategyCase, upstream_cases
 
@@ -17,6 +18,7 @@ from gpytorch_sgpvae import (
     InducingSitesVariationalStrategy,
     JointAmortizedVariationalStrategy,
     JointFactorNet,
+    MarkovAmortizedVariationalStrategy,
     PairNet,
     condition,
     refine,
@@ -98,6 +100,23 @@ class TestDenseJointWithoutLoadings(TestDenseJoint):
     create_network = StrategyCase.create_network
 
 
+class TestMarkov(TestJoint):
+    refuses = frozenset({"chunks", "dense forward"})
+    num_choleskies = 0
+
+    def create_strategy(self, model, variational_distribution, **kwargs):
+        return MarkovAmortizedVariationalStrategy(model, variational_distribution, **kwargs)
+
+    def create_prior(self, latents):
+        # the first column of the inputs is time
+        matern = gpytorch.kernels.MaternKernel(nu=1.5, batch_shape=latents, active_dims=(0,))
+        return gpytorch.means.ConstantMean(batch_shape=latents), ScaleKernel(matern, batch_shape=latents)
+
+
+class TestMarkovWithoutLoadings(TestMarkov):
+    create_network = StrategyCase.create_network
+
+
 def perturbed(network):
     """The network with corrections that are not zero."""
     with torch.no_grad():
@@ -106,7 +125,7 @@ def perturbed(network):
     return network
 
 
-@pytest.mark.parametrize("case", [TestJoint, TestDenseJoint])
+@pytest.mark.parametrize("case", [TestJoint, TestDenseJoint, TestMarkov])
 @pytest.mark.parametrize(
     "wrapper",
     [
@@ -152,7 +171,7 @@ class TestSitesWithLoadings:
             model.strategy.encode(data, sites)
 
 
-CASES = (TestSparse, TestDense, TestInducingSites, TestPointwise, TestJoint, TestDenseJoint)
+CASES = (TestSparse, TestDense, TestInducingSites, TestPointwise, TestJoint, TestDenseJoint, TestMarkov)
 globals().update(upstream_cases(*CASES))
 
 
