@@ -6,6 +6,7 @@ extra `train`.
 from importlib.util import find_spec
 
 from .task_dataset import Task, TaskBatch, TaskDataset, TaskIndex, collate_tasks
+from .windows import WindowId
 from .task_sampler import TaskSampler
 from .task_loader import TaskLoader
 
@@ -31,6 +32,7 @@ __all__ = [
     "TaskSampler",
     "TrainingCurves",
     "TrainingStoppedError",
+    "WindowId",
     "collate_tasks",
     "make_trainer",
 ]

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from .._compat import add_note
 from ..context import Context, as_pair, pad_tasks
 from ..utils.seeds import seeded
+from .windows import Windows
 
 
 class TaskIndex(NamedTuple):
@@ -20,11 +21,14 @@ class TaskIndex(NamedTuple):
     :param number: Which task.
     :param weight: 1, or 0 for a task that only fills up a batch.
     :param seed: Of everything random about the task in this epoch.
+    :param epoch_seed: Of what tasks share in this epoch: where the windows of a series start. None where tasks are not
+        shuffled, and windows start at fixed rows.
     """
 
     number: int
     weight: float
     seed: int
+    epoch_seed: int | None = None
 
 
 class Task(NamedTuple):
@@ -141,22 +145,90 @@ class TaskDataset(Dataset):
     def __getitem__(self, index: int | TaskIndex) -> Task:
         if not isinstance(index, TaskIndex):
             index = TaskIndex(index, 1.0, int(torch.randint(2**62, (), device="cpu")))
-        i, weight, seed = index
         try:
-            x, y = self._read(i, seed)
+            x, y = self._read(index)
         except Exception as error:
-            add_note(error, f"This happened while reading task {self.ids[i]!r}.")
+            add_note(error, f"This happened while reading task {self.ids[index.number]!r}.")
             raise
-        return Task(x, y, self.ids[i], weight, seed)
+        return Task(x, y, self.ids[index.number], index.weight, index.seed)
 
-    def _read(self, i: int, seed: int) -> tuple[Tensor, Tensor]:
+    def windows(self, length: int, stride: int | None = None, *, time_column: int = 0) -> TaskDataset:
+        r"""
+        Windows of long series, each of them a task: train on windows, then condition on the whole series. Each task of
+        this dataset is a series, and a window has consecutive rows of one series, sorted by time. In every epoch a
+        series of N rows has
+
+        .. math::
+
+            W = \left\lceil \frac{\max(N - L, 0)}{s} \right\rceil + 1
+
+        windows of min(N, L) rows, with L = length and s = stride.
+
+        Where they start depends on the loader:
+
+        - Where it does not shuffle, as for validation, they start at :math:`0, s, 2 s, \dots`, and the last one ends
+          with the series: every row is in a window. The same holds for an index that is a plain number.
+        - Where it shuffles, as for training, they start s rows apart too, but all windows of a series are moved by a
+          random number of rows, drawn anew in each epoch. The first and the last are moved back if they would leave
+          the series. An epoch may leave out up to half a stride of rows at one end of a series; each row is in a
+          window with a probability of at least one half.
+
+        The series are not copied. A window of a tensor is a view, and of a memory-mapped array only the window's rows
+        are read. For a series that is not sorted by time, the dataset keeps the order that sorts it, N integers, and a
+        window is a copy of its own rows. A function is called again for each window, in an epoch with the same random
+        numbers for all windows of its series: map long files into memory instead.
+
+        Times are not shifted: inducing points have to cover the whole series. In the objective a window is a task, with
+        a KL divergence of its own, and windows that overlap count a row about L / s times.
+
+        :param length: Number of rows of a window. A shorter series is one window; one without rows has none.
+        :param stride: Number of rows from the start of a window to the start of the next, at most length; by default
+            length, for windows that do not overlap.
+        :param time_column: The column of x by which rows are sorted. Rows of equal time keep their order, and rows
+            whose time is NaN come last.
+        :return: A dataset of windows, whose ids are each a :class:`~gpytorch_sgpvae.training.WindowId`.
+
+        Example:
+            >>> import torch
+            >>> from gpytorch_sgpvae.training import TaskDataset, TaskLoader
+            >>> days = torch.arange(1000.0).unsqueeze(-1)
+            >>> series = [(days, torch.randn(1000, 5)), (days[:70], torch.randn(70, 5))]
+            >>> windows = TaskDataset(series, ids=["river", "creek"]).windows(300)
+            >>> windows.lengths
+            [300, 300, 300, 300, 70]
+            >>> [int(window.x[0]) for window in windows]
+            [0, 300, 600, 700, 0]
+            >>> windows[3].id
+            WindowId(task='river', number=3)
+            >>> loader = TaskLoader(windows, batch_size=5)
+            >>> [sorted(batch.x[:, 0, 0].int().tolist()) for epoch in range(3) for batch in loader]
+            [[0, 0, 275, 575, 700], [0, 0, 245, 545, 700], [0, 0, 207, 507, 700]]
+        """
+        return WindowDataset(self, length, length if stride is None else stride, time_column)
+
+    def _fetch(self, i: int, seed: int) -> tuple[Any, Any]:
+        """
+        The x and y of a task as they are kept, tensors or arrays, or as its function returns them.
+
+        :param i: Which task.
+        :param seed: Of the function's random numbers.
+        """
         task = self.tasks[i]
         if callable(task):
             with seeded(seed):
                 task = task()
-        if not isinstance(task, Context) and isinstance(task, (tuple, list)):
-            task = tuple(self._as_tensor(values) for values in task)
-        x, y = as_pair(task, self.ids[i])
+        if isinstance(task, Context):
+            return task.x, task.y
+        if not isinstance(task, (tuple, list)) or len(task) != 2:
+            raise TypeError(f"Task {self.ids[i]} is a {type(task).__name__}: expected a pair (x, y) or a Context.")
+        x, y = (values if hasattr(values, "shape") else self._as_tensor(values) for values in task)
+        return x, y
+
+    def _read(self, index: TaskIndex) -> tuple[Tensor, Tensor]:
+        return self._as_tensors(index.number, *self._fetch(index.number, index.seed))
+
+    def _as_tensors(self, i: int, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+        x, y = as_pair((self._as_tensor(x), self._as_tensor(y)), self.ids[i])
         return x.to(self.dtype), y.to(self.dtype)
 
     def _as_tensor(self, values: Any) -> Tensor:
@@ -168,6 +240,30 @@ class TaskDataset(Dataset):
         if isinstance(task, (tuple, list)) and hasattr(task[0], "shape"):
             return task[0].shape[0]
         return self[i].x.shape[0]
+
+
+class WindowDataset(TaskDataset):
+    """
+    What :meth:`TaskDataset.windows` returns.
+
+    :param series: The dataset of whole series.
+    """
+
+    tasks: Windows
+
+    def __init__(self, series: TaskDataset, length: int, stride: int, time_column: int):
+        windows = Windows(series, length, stride, time_column)
+        super().__init__(windows, windows.ids, windows.lengths, series.dtype)
+
+    def windows(self, length: int, stride: int | None = None, *, time_column: int = 0) -> TaskDataset:
+        """Refuse to cut windows from windows."""
+        raise ValueError(
+            f"This dataset is already made of windows of {self.tasks.length} rows: call windows() of the dataset that "
+            "has the whole series."
+        )
+
+    def _read(self, index: TaskIndex) -> tuple[Tensor, Tensor]:
+        return self._as_tensors(index.number, *self.tasks.cut(index.number, index.epoch_seed))
 
 
 def collate_tasks(tasks: Sequence[Task]) -> TaskBatch:

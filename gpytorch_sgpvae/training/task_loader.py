@@ -21,7 +21,8 @@ class TaskLoader:
 
     :param dataset: The tasks.
     :param batch_size: Tasks in a batch of one process.
-    :param shuffle: Whether their order is drawn anew for each epoch.
+    :param shuffle: Whether their order is drawn anew for each epoch, and where
+        :meth:`~gpytorch_sgpvae.training.TaskDataset.windows` start.
     :param group_by_length: Whether tasks of similar length go into the same batches, for less padding.
     :param seed: Of the order, and of the tasks' own seeds.
     :param kwargs: Passed to the DataLoader: `num_workers`, `pin_memory`, `persistent_workers`, `prefetch_factor`, ....

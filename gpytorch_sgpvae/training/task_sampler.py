@@ -32,7 +32,8 @@ class TaskSampler(Sampler[list[TaskIndex]]):
 
     :param dataset: The tasks.
     :param batch_size: Tasks in a batch of one process, B.
-    :param shuffle: Whether their order is drawn anew for each epoch.
+    :param shuffle: Whether their order is drawn anew for each epoch, and where
+        :meth:`~gpytorch_sgpvae.training.TaskDataset.windows` start.
     :param group_by_length: Whether tasks of similar length go into the same batches, for less padding.
     :param seed: Of the order, and of the tasks' own seeds.
     :param num_replicas: Number of processes R; by default those of :mod:`torch.distributed`, if it is in use.
@@ -174,7 +175,8 @@ class TaskSampler(Sampler[list[TaskIndex]]):
         return share + [(tasks[0], 0.0)] * (largest_share - len(share))
 
     def _task_index(self, i: int, weight: float, epoch: int) -> TaskIndex:
-        return TaskIndex(i, weight, derive_seed(self.seed, epoch, "task", i))
+        epoch_seed = derive_seed(self.seed, epoch, "epoch") if self.shuffle else None
+        return TaskIndex(i, weight, derive_seed(self.seed, epoch, "task", i), epoch_seed)
 
 
 def _is_distributed() -> bool:

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback
 from training_runs import Recorder, assert_same_parameters, make_loader, make_module, make_quiet_trainer, make_tasks
 
-from gpytorch_sgpvae.training import TrainingCurves
+from gpytorch_sgpvae.training import TaskDataset, TaskLoader, TrainingCurves
 
 
 class Killed(BaseException):
@@ -27,7 +27,7 @@ class KillBefore(Callback):
             raise Killed
 
 
-def run(folder, callback=None, num_workers=0, validate=True, **kwargs):
+def run(folder, callback=None, num_workers=0, validate=True, dataset=None, **kwargs):
     module = make_module(schedule="cosine", kl_warmup_steps=5, hide=0.2)
     torch.seed()  # what torch's own generator is at has no influence
     recorder = Recorder()
@@ -35,7 +35,8 @@ def run(folder, callback=None, num_workers=0, validate=True, **kwargs):
     trainer = make_quiet_trainer(folder, callbacks=callbacks, **kwargs)
     # drawing takes longer than all the rest
     trainer.callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, TrainingCurves)]
-    loader = make_loader(group_by_length=True, num_workers=num_workers)
+    dataset = TaskDataset(make_tasks()) if dataset is None else dataset
+    loader = TaskLoader(dataset, batch_size=2, group_by_length=True, num_workers=num_workers)
     val_loader = make_loader(make_tasks(seed=3), batch_size=4, shuffle=False) if validate else None
     with suppress(Killed):
         trainer.fit(module, loader, val_loader, ckpt_path="last")
@@ -82,6 +83,20 @@ def test_a_run_can_be_killed_again_and_again(tmp_path):
     for batch in (2, 3, 5, 8, 11):
         run(tmp_path / "killed", KillBefore(batch), max_epochs=3, checkpoint_every=1)
     module, _, _ = run(tmp_path / "killed", max_epochs=3, checkpoint_every=1)
+    assert_same_parameters(module, reference)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_run_on_windows_is_resumed_exactly(tmp_path, num_workers):
+    """Where windows start belongs to an epoch: 17 of them are 9 batches, and the third kill is between two epochs."""
+    kwargs = {"dataset": TaskDataset(make_tasks()).windows(4, 3), "max_epochs": 2, "num_workers": num_workers}
+    reference, _, whole = run(tmp_path / "reference", **kwargs)
+    batches = []
+    for batch in (4, 6, 9, 14):
+        _, _, recorder = run(tmp_path / "killed", KillBefore(batch), checkpoint_every=1, **kwargs)
+        batches += recorder.batches[:-1]
+    module, _, recorder = run(tmp_path / "killed", checkpoint_every=1, **kwargs)
+    assert batches + recorder.batches == whole.batches
     assert_same_parameters(module, reference)
 
 

@@ -20,12 +20,16 @@ import torch
 from pathlib import Path
 from lightning.pytorch import Callback
 from training_runs import Recorder, make_loader, make_module, make_quiet_trainer, make_tasks
+from gpytorch_sgpvae.training import TaskDataset, TaskLoader
 
 torch.set_num_threads(1)
-folder, devices, bad = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "bad"
+folder, devices, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 tasks = make_tasks((7, 4, 9, 12, 5, 6, 8, 3, 10, 11, 6))  # 11: the last step has 3 of 4
-if bad:
+if kind == "bad":
     tasks[5] = (tasks[5][0], tasks[5][1] * 1e200)
+dataset = TaskDataset(tasks)
+if kind == "windows":
+    dataset = TaskDataset([tasks[3], tasks[9]]).windows(4, 2)  # 5 of each: the last step has 2 of 4, one for each
 
 
 class Replicas(Callback):
@@ -41,12 +45,12 @@ trainer = make_quiet_trainer(
     folder, max_epochs=3, devices=devices, strategy="ddp" if devices > 1 else "auto", callbacks=[Replicas(), recorder],
     checkpoint_every=2, gradient_clip_val=50.0,
 )
-loader = make_loader(tasks, batch_size=4 // devices)
+loader = TaskLoader(dataset, batch_size=4 // devices)
 val_loader = make_loader(make_tasks(seed=3), batch_size=4 // devices, shuffle=False)
 trainer.fit(module, loader, val_loader)
 result = {
     "metrics": recorder.metrics,
-    "batches": recorder.batches,
+    "batches": [[repr(id_) for id_ in ids] for _, _, ids in recorder.batches],
     "steps": trainer.global_step,
     "skipped": module.skipped_steps,
     "scores": {name: float(value) for name, value in trainer.callback_metrics.items()},
@@ -89,8 +93,16 @@ def test_two_processes_follow_the_elbo_curve_of_one(tmp_path, alone):
     """Also in the last step of an epoch, which has three tasks for four places."""
     together, _ = launch(tmp_path, 2)
     assert_same_run(together, alone)
-    shares = [[len(ids) for _, _, ids in run["batches"]] for run in together]
+    shares = [[len(ids) for ids in run["batches"]] for run in together]
     assert shares[0] == shares[1]
+
+
+def test_two_processes_follow_the_elbo_curve_of_one_on_windows_too(tmp_path):
+    (alone,), _ = launch(tmp_path / "alone", 1, "windows")
+    together, _ = launch(tmp_path / "together", 2, "windows")
+    assert_same_run(together, alone)
+    for step, shares in zip(alone["batches"], zip(*(run["batches"] for run in together), strict=True), strict=True):
+        assert sorted(shares[0] + shares[1]) == sorted(step)
 
 
 def test_torchrun_starts_them_too_and_a_bad_task_on_one_of_them_is_skipped_by_both(tmp_path):
