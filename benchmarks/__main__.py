@@ -1,6 +1,6 @@
 """
-Measure speed, memory and accuracy, beside the authors' package, PyPOTS (where they are installed), scikit-learn and
-GPyTorch's own SVGP.
+Measure speed, memory and accuracy, beside the authors' package, PyPOTS, celerite2, smolgp (where they are installed),
+scikit-learn and GPyTorch's own SVGP.
 
     python -m benchmarks                               # everything but `tables`; as `make bench` does
     python -m benchmarks tables                        # how well tables are filled; takes hours, and can be stopped

@@ -100,11 +100,22 @@ def peak_memory(
     :param small: Arguments for a first call that does not count, for what is loaded or allocated on first use.
     :param threads: Of torch.
     """
+    return in_fresh_process(_measure, (function, arguments, small, threads), function.__module__)
+
+
+def in_fresh_process(function: Callable[..., Any], arguments: tuple[Any, ...], module: str = __name__) -> Any:
+    """
+    What a function returns that runs in a process of its own.
+
+    :param function: An importable function.
+    :param arguments: Its arguments.
+    :param module: What to import before.
+    """
     # Each process is a copy of one that has done nothing but import; the last of these is what an optimizer imports.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gpytorch_sgpvae", function.__module__, "torch._dynamo"])
+    context.set_forkserver_preload(["gpytorch_sgpvae", module, "torch._dynamo"])
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
-        return pool.submit(_measure, function, arguments, small, threads).result()
+        return pool.submit(function, *arguments).result()
 
 
 def _measure(

@@ -133,6 +133,9 @@ def environment(options: Options) -> dict[str, Any]:
         "sgpvae",
         "scikit-learn",
         "pypots",
+        "celerite2",
+        "smolgp",
+        "jax",
     ):
         try:
             versions[package] = importlib.metadata.version(package)

@@ -4,6 +4,7 @@ The paper's experiments.
     python -m experiments amedas                                  # FactorNet, the tuned preset, five seeds
     python -m experiments eeg --model gpvae --network indexnet --seeds 3 --workers 2
     python -m experiments jura --model igp mean gpar              # baselines
+    python -m experiments series --model markov sgpvae --workers 1  # at equal training time, one after the other
     python -m experiments amedas --smoke                          # does it run? takes seconds, leaves no results
     python -m experiments report                                  # RESULTS.md and the figures, from all results
 
@@ -71,7 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--inducing", nargs="+", type=int, help="numbers of inducing points (default: the experiment's)"
     )
     parser.add_argument("--variant", nargs="+", help="of an experiment that has several (default: all)")
-    parser.add_argument("--preset", nargs="+", help="paper or tuned (default: tuned, where there is one)")
+    parser.add_argument("--preset", nargs="+", help="paper, tuned or timed (default: tuned, where there is one)")
     parser.add_argument("--seeds", type=int, help="how many runs (default: the experiment's)")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, of one thread each (default: 2)")
     parser.add_argument("--smoke", action="store_true", help="as short as possible, to see that it runs: no results")

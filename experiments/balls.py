@@ -6,7 +6,7 @@ import base64
 import statistics
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gpytorch
@@ -21,6 +21,7 @@ from gpytorch_sgpvae import (
     SGPVAE,
     Context,
     GaussianObservations,
+    MarkovGPVAE,
     Posterior,
     Prediction,
     TaskELBO,
@@ -37,7 +38,7 @@ from .experiment import Experiment, Outcome
 from .lds import LinearDynamicalSystem
 from .runs import Run, by_row, kept, row_label
 from .scores import score
-from .training import ELBO_SAMPLES, PREDICTION_SAMPLES, optimize
+from .training import BUDGET, ELBO_SAMPLES, PREDICTION_SAMPLES, optimize, optimize_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,6 +75,7 @@ class Settings:
     :param prefixes: Probability of a video to be hidden from the network after a random image, while the likelihood
         still sees it: trains for predictions.
     :param layered: Whether each latent function draws a ball of its own (see :class:`~experiments.decoders.Layers`).
+    :param seconds: Train for so many seconds of the processor instead of a number of steps.
     """
 
     num_steps: int
@@ -89,6 +91,7 @@ class Settings:
     sinusoidal: bool = False
     prefixes: float = 0.0
     layered: bool = False
+    seconds: float | None = None
 
 
 BALL_PRESETS = {
@@ -101,6 +104,7 @@ BALLS_PRESETS = {
         1500, 2e-2, True, 4, (32,), (128, 128), torch.nn.ReLU, initial_stddev=3.0, sinusoidal=True, layered=True
     ),
 }
+BALLS_PRESETS["timed"] = replace(BALLS_PRESETS["tuned"], seconds=BUDGET)
 # Of the refinement of a test video: natural-gradient steps, and samples for its bound.
 REFINEMENT = {"steps": 20, "num_samples": 20}
 
@@ -133,17 +137,17 @@ def run_balls(run: Run, smoke: bool) -> Outcome:
     train, test = _make(bouncing_balls, size, num_test=20, dtype=torch.float32)  # for speed
     prefix = len(test.x) // 2
     ahead, seen = test.x[prefix:], Context(test.x[:prefix], test.y[:, :prefix])
-    elbo, extra = None, {}
+    elbo, extra = None, dict[str, Any]()
     if run.model == "mean":
         prediction = baselines.mean_imputation([(train.x, y) for y in train.y], test.y[:, prefix:].shape)
     else:
         settings = BALLS_PRESETS[run.preset]
         model = make_model(run, settings, train, num_latents=2)
-        train_on_videos(model, train, settings, smoke)
+        extra |= train_on_videos(model, train, settings, smoke)
         elbo = _elbo(model, train)
         prediction = model.predict(ahead, seen, PREDICTION_SAMPLES, chunk_size=CHUNK_SIZE)
         refined = refine(model, seen, **(REFINEMENT | {"steps": 1} if smoke else REFINEMENT)).posterior
-        if run.seed == 0:
+        if run.seed == 0 and settings.seconds is None:
             extra["picture"] = _picture(model, refined, test, prefix)
     scores = _score_ahead(prediction, test, prefix)
     if run.model != "mean":
@@ -204,6 +208,8 @@ def make_model(run: Run, settings: Settings, videos: BouncingBalls, num_latents:
     }
     if run.model == "gpvae":
         model: AmortizedModel = GPVAE(num_pixels, num_latents, **parts)
+    elif run.model == "markov":
+        model = MarkovGPVAE(num_pixels, num_latents, **parts)
     else:
         every = max(len(videos.x) // run.inducing, 1)
         inducing_points = videos.x[::every]
@@ -213,8 +219,8 @@ def make_model(run: Run, settings: Settings, videos: BouncingBalls, num_latents:
     return model
 
 
-def train_on_videos(model: AmortizedModel, videos: BouncingBalls, settings: Settings, smoke: bool) -> None:
-    """Adam on random videos, which share their inputs."""
+def train_on_videos(model: AmortizedModel, videos: BouncingBalls, settings: Settings, smoke: bool) -> dict[str, float]:
+    """Adam on random videos, which share their inputs. Returns what it took, where the time was given."""
 
     def loss() -> Tensor:
         y = videos.y[torch.randperm(len(videos.y))[: settings.batch_size]]  # (B, N, P)
@@ -224,7 +230,10 @@ def train_on_videos(model: AmortizedModel, videos: BouncingBalls, settings: Sett
     objective = TaskELBO(model.likelihood, model.model)
     num_steps = 3 if smoke else settings.num_steps
     with gpytorch.settings.num_likelihood_samples(1):
+        if settings.seconds is not None:
+            return optimize_for(1e-3 if smoke else settings.seconds, model, loss, settings.lr)
         optimize(model, loss, num_steps, settings.lr, "one_cycle" if settings.one_cycle else None)
+    return {}
 
 
 def _hide_ends(context: Context, probability: float) -> Context:
@@ -379,7 +388,7 @@ BALL = Experiment(
 BALLS = Experiment(
     title="Two bouncing balls",
     run=run_balls,
-    trained=("sgpvae",),
+    trained=("sgpvae", "markov"),
     baselines=("mean",),
     deterministic=("mean",),
     columns=("mae", "mae_last", "nll"),
@@ -387,6 +396,7 @@ BALLS = Experiment(
     targets={"mae": 0.02},
     seeds=3,
     inducing=(10,),
+    presets=("paper", "timed", "tuned"),
     figure=draw_balls,
     text="250 images of 100 pixels, given the 250 before them with a quarter of the pixels gone: mean absolute error "
     "of the noiseless pixels, of all 250 images and of the last 50, and NLL of the noisy ones. 80 videos of 500 images "

@@ -28,6 +28,27 @@ def mean_imputation(tasks: list[tuple[Tensor, Tensor]], shape: torch.Size) -> Pr
     return Prediction.gaussian(mean.expand(shape), stddev.expand(shape))
 
 
+def interpolation(x: Tensor, y: Tensor) -> Prediction:
+    """
+    Straight lines in time between the observed values of each output, and its first and last value beyond them. The
+    standard deviation is that of the error where each observed value is taken from those before and after it.
+
+    :param x: Times, in order (`N x 1`).
+    :param y: (`N x P`), NaN is missing.
+    """
+    times = x.squeeze(-1).numpy()
+    means, stddevs = [], []
+    for column in y.T.numpy():
+        seen = np.flatnonzero(~np.isnan(column))
+        means.append(np.interp(times, times[seen], column[seen]))
+        before, at, after = times[seen[:-2]], times[seen[1:-1]], times[seen[2:]]
+        share = (at - before) / (after - before)
+        errors = column[seen[1:-1]] - (1 - share) * column[seen[:-2]] - share * column[seen[2:]]
+        stddevs.append(np.sqrt(np.mean(errors**2)))
+    mean = torch.as_tensor(np.stack(means, axis=-1))
+    return Prediction.gaussian(mean, torch.as_tensor(np.array(stddevs)).expand_as(mean))
+
+
 class LeastSquares:
     r"""
     A linear regression, :math:`\mathbf y_n = \mathbf a + B \mathbf x_n + \boldsymbol \varepsilon_n`, with the

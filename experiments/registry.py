@@ -5,6 +5,7 @@ from __future__ import annotations
 from .balls import BALL, BALLS
 from .eeg_large import EEG_LARGE
 from .experiment import Experiment
+from .series import SERIES
 from .small import EEG, JURA
 from .weather import AMEDAS, JAPAN
 
@@ -16,4 +17,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "japan": JAPAN,
     "ball": BALL,
     "balls": BALLS,
+    "series": SERIES,
 }

@@ -14,9 +14,12 @@ NAMES = {
     "gpvae": "GP-VAE",
     "sgpvae": "SGP-VAE",
     "vae": "VAE",
+    "markov": "Markov GP-VAE",
+    "sgpvae-windows": "SGP-VAE in windows, M = 100",
     "joint": "joint model",
     "igp": "independent GPs",
     "mean": "mean imputation",
+    "interpolation": "linear interpolation",
     "regression": "linear regression",
     "gpar": "GPAR",
     "lds": "linear dynamical system, 8 states",
@@ -34,10 +37,10 @@ class Run:
     One training and its scores.
 
     :param experiment: Its name.
-    :param model: `gpvae`, `sgpvae`, `vae`, or a baseline.
+    :param model: `gpvae`, `sgpvae`, `markov`, `vae`, or a baseline.
     :param network: Of the model, if it has one.
     :param inducing: Number of inducing points; 0 where there are none.
-    :param preset: `paper` or `tuned`; empty for a baseline.
+    :param preset: `paper`, `tuned` or `timed`; empty for a baseline.
     :param variant: Of an experiment that has several.
     :param seed: Of everything random about it.
     """

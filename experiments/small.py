@@ -116,6 +116,10 @@ def run(study: Study, run: Run, smoke: bool) -> Outcome:
         context = Context(x, data.normalizer.normalize(y))
         model = joint.fit([(context.x, context.y)], run.seed, smoke)
         return Outcome(score(joint.predict(model, context).rescale(*data.normalizer), truth))
+    if run.model in ("markov", "sgpvae"):
+        context = Context(x, data.normalizer.normalize(y))
+        model, took = joint.fit_over_time(run.model, (context.x, context.y), run.inducing, run.seed, smoke)
+        return Outcome(score(joint.predict(model, context).rescale(*data.normalizer), truth), extra=took)
     preset = study.presets[run.preset].shortened() if smoke else study.presets[run.preset]
     table = y.log() if preset.log else y
     normalizer = Normalizer.fit([table])
@@ -254,11 +258,11 @@ def baseline(name: str, study: Study, x: Tensor, y: Tensor, smoke: bool) -> Pred
     return gps.fit([(x, y)], num_steps=3 if smoke else 200).predict(x, y)
 
 
-def make_experiment(study: Study, **kwargs: object) -> Experiment:
+def make_experiment(study: Study, over_time: tuple[str, ...] = (), **kwargs: object) -> Experiment:
     return Experiment(
         run=partial(run, study),
         trained=("gpvae", "vae"),
-        baselines=("joint", "igp", "regression", "mean", "gpar"),
+        baselines=("joint", *over_time, "igp", "regression", "mean", "gpar"),
         deterministic=("igp", "regression", "mean"),
         **kwargs,  # type: ignore[arg-type]
     )
@@ -357,6 +361,8 @@ EEG = make_experiment(
         rows_to_hide=partial(rows_in_a_window, 0.4),  # seconds, as the test's
         gpar={"scale": 0.02, "noise": 0.01, "replace": False},
     ),
+    over_time=("markov", "sgpvae"),
+    inducing=(joint.NUM_INDUCING,),
     title="EEG, one recording",
     columns=("smse", "nll"),
     published={

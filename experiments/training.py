@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -22,6 +23,8 @@ Task = tuple[Tensor, Tensor]
 # As the paper has it.
 ELBO_SAMPLES = 100
 PREDICTION_SAMPLES = 100
+# What models get that are compared at equal training time, in seconds of the processor.
+BUDGET = 60.0
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,31 @@ def optimize(
         if scheduler is not None:
             scheduler.step()
     model.eval()
+
+
+def optimize_for(seconds: float, model: AmortizedModel, loss: Callable[[], Tensor], lr: float) -> dict[str, float]:
+    """
+    Adam for so many seconds of the processor, and at least one step. The learning rate is a function of the time that
+    is used up: it rises from zero in the first twentieth of it, and then decays to zero along a cosine.
+
+    :param seconds: How many. Other processes on the machine do not count.
+    :param model: What to train.
+    :param loss: Of one step.
+    :param lr: The highest learning rate.
+    :return: What it took, for :attr:`~experiments.experiment.Outcome.extra`.
+    """
+    optimizer = torch.optim.Adam(model.parameters(), lr, fused=True)
+    start, used, steps = time.process_time(), 0.0, 0
+    while used < seconds or not steps:
+        share = min(used / seconds, 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = lr * min(1.0, 20 * share) * 0.5 * (1 + math.cos(math.pi * share))
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+        used, steps = time.process_time() - start, steps + 1
+    model.eval()
+    return {"training_steps": steps, "training_seconds": used}
 
 
 @torch.no_grad()

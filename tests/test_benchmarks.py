@@ -19,14 +19,16 @@ from benchmarks.contestants import make_model, ours, svgp
 from benchmarks.imputers import AVAILABLE as IMPUTERS_HERE
 from benchmarks.imputers import IMPUTERS
 from benchmarks.measure import Spread, interleave, peak_memory
+from benchmarks.series import CONTESTANTS, available, make_context, make_kernel, make_series, recursion
 from benchmarks.shapes import SHAPES, make_data
-from benchmarks.studies import STUDIES, joint, tables
+from benchmarks.studies import STUDIES, joint, markov, tables
 from benchmarks.studies.coefficients import fit
 from benchmarks.studies.growth import slope
 from benchmarks.study import Goal
 from benchmarks.tables import TABLES, hidden_entries
 from benchmarks.turns import take_turns
 from benchmarks.windows import GENERATED, Gaussians, Imputed, Windows, interpolate, make_problem, score
+from experiments.runs import Run as ExperimentRun
 from gpytorch_sgpvae.training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 from gpytorch_sgpvae.training.quiet import quiet_lightning
 
@@ -336,6 +338,74 @@ def test_gpytorch_and_we_have_the_same_evidence_of_the_same_coregionalization():
         model.likelihood.observation_model.noise = theirs.likelihood.task_noises + theirs.likelihood.noise
     evidence = ExactMarginalLogLikelihood(theirs.likelihood, theirs)(theirs(x), y) * y.numel()
     assert model.elbo((x, y)).item() == pytest.approx(evidence.item(), rel=1e-6)
+
+
+def test_series_have_irregular_times_in_order_and_holes():
+    context = make_context(500, tasks=2)
+    gaps = context.x.squeeze(-1).diff()
+    assert context.x.shape == (2, 500, 1)
+    assert context.x.dtype == context.y.dtype == torch.float32
+    assert gaps.min() >= 0
+    assert gaps.std().item() == pytest.approx(gaps.mean().item(), rel=0.1)
+    assert (~context.observed).double().mean().item() == pytest.approx(0.3, abs=0.03)
+
+
+def test_the_recursion_has_the_log_likelihood_of_dense_matrices_and_its_gradient():
+    series = make_series(40, 3)
+    kernel = make_kernel(3).double()
+    kernel.base_kernel.lengthscale, kernel.outputscale = series.lengthscale[:, None, None], series.variance
+    covariance = kernel(series.times.unsqueeze(-1)).to_dense() + torch.diag_embed(1 / series.precision)
+    values = series.values.clone().requires_grad_()
+    expected = torch.distributions.MultivariateNormal(torch.zeros(40, dtype=torch.float64), covariance)
+    log_likelihood = expected.log_prob(values).sum()
+    [gradient] = torch.autograd.grad(log_likelihood, values)
+    value, own_gradient = recursion(series)()
+    assert value.item() == pytest.approx(log_likelihood.item(), rel=1e-10)
+    assert own_gradient.numpy() == pytest.approx(gradient.numpy(), abs=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONTESTANTS)
+def test_other_packages_for_series_have_our_log_likelihood_and_gradient(name):
+    if name not in available():
+        pytest.skip(f"{name} is not installed: see benchmarks/peers.txt")
+    series = make_series(40, 3)
+    (value, gradient), (own_value, own_gradient) = CONTESTANTS[name](series)(), recursion(series)()
+    # celerite2's kernel is an approximation
+    assert float(value) == pytest.approx(own_value.item(), rel=markov.AGREEMENT)
+    assert np.asarray(gradient) == pytest.approx(own_gradient.numpy(), abs=1e-3)
+
+
+def test_fresh_processes_measure_until_there_are_enough_rounds_or_seconds(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(markov, "CLOCK", clock)
+    monkeypatch.setattr(markov, "BUDGET", 10.0)
+    assert markov.timed(clock.contestant("quick", [0.2, 0.1, 0.1, 0.1]), repeats=3) == pytest.approx([0.1] * 3)
+    assert markov.timed(clock.contestant("slow", [6.0, 5.0, 5.0]), repeats=3) == [5.0]
+    assert markov.timed(clock.contestant("very slow", [30.0, 20.0, 20.0]), repeats=3) == [20.0]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "first"), [({16: 2.0, 32: 0.9, 64: 1.1, 128: 0.5, 256: 0.2}, 128), ({16: 3.0}, None), ({16: 0.5}, 16)]
+)
+def test_markov_is_faster_from_the_first_size_after_which_it_always_is(ratios, first):
+    crossing = {N: {markov.MARKOV: Spread((ratio,)), markov.DENSE: Spread((1.0,))} for N, ratio in ratios.items()}
+    assert markov.first_faster(crossing) == first
+
+
+def test_a_stopped_study_of_series_goes_on_and_a_finished_one_starts_anew(tmp_path):
+    kept, measured = markov.Kept(SimpleNamespace(folder=tmp_path)), []
+
+    def measure():
+        measured.append(1)
+        return {"ours": Spread((0.1, 0.3))}
+
+    for _ in range(2):
+        assert kept.spreads(ExperimentRun("peers", "recursion"), measure)["ours"].values == (0.1, 0.3)
+    assert len(measured) == 1
+    kept.forget()
+    kept.spreads(ExperimentRun("peers", "recursion"), measure)
+    assert len(measured) == 2
 
 
 @pytest.mark.parametrize("contestant", [ours, svgp])

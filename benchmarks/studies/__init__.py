@@ -1,6 +1,6 @@
 """The studies, by the name that the command line knows them by."""
 
-from . import accuracy, coefficients, growth, joint, loop, memory, reach, shapes, tables
+from . import accuracy, coefficients, growth, joint, loop, markov, memory, reach, shapes, tables
 
 STUDIES = {
     "shapes": shapes.run,
@@ -11,5 +11,6 @@ STUDIES = {
     "coefficients": coefficients.run,
     "loop": loop.run,
     "joint": joint.run,
+    "markov": markov.run,
     "tables": tables.run,
 }

@@ -53,7 +53,7 @@ import torch
 from torch import Tensor
 
 from .functions import matvec
-from .recursions import MarkovPosteriorFunction, driven_states
+from .recursions import Layout, MarkovPosteriorFunction, driven_states
 from .state_space import StateSpace
 
 # Numbers in a matrix of all columns from which more chunks would cost more than they save.
@@ -159,6 +159,50 @@ class MarkovStates(NamedTuple):
     information: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class StateSteps:
+    """
+    The same as the recursions leave it, in steps of chunks (see :mod:`~gpytorch_sgpvae.linalg.recursions`): copies in
+    the order of points are made for those who need them.
+
+    :param layout: The chunks.
+    :param mean: (`steps x D x columns`).
+    :param reduction: (`steps x D x D x columns`).
+    :param score: (`steps x D x columns`).
+    :param information: (`steps x D x D x columns`).
+    """
+
+    layout: Layout
+    mean: Tensor
+    reduction: Tensor
+    score: Tensor
+    information: Tensor
+
+    def points(self) -> MarkovStates:
+        parts = (self.mean, self.reduction, self.score, self.information)
+        return MarkovStates(*(self.layout.points(part) for part in parts))
+
+    def detach(self) -> StateSteps:
+        parts = (self.mean, self.reduction, self.score, self.information)
+        return StateSteps(self.layout, *(part.detach() for part in parts))
+
+
+class MarkovPosterior(NamedTuple):
+    r"""
+    What the sites make of a chain.
+
+    :param states: The states at all points.
+    :param mean: The posterior mean of :math:`C \mathbf s_n` (`... x N x J`).
+    :param variance: Its posterior variances (`... x N x J`).
+    :param log_det: :math:`\log |B|` (`...`).
+    """
+
+    states: StateSteps
+    mean: Tensor
+    variance: Tensor
+    log_det: Tensor
+
+
 class Known(NamedTuple):
     """
     What is known of a state from the points up to it.
@@ -179,10 +223,8 @@ def markov_posterior(
     h: Tensor,
     start: Known | None = None,
     num_chunks: int | None = None,
-) -> tuple[MarkovStates, Tensor]:
+) -> MarkovPosterior:
     r"""
-    The states at all points, and :math:`\log |B|` (`...`).
-
     :param transitions: The blocks of :math:`\Phi_n`, from the point before, or from the start, to each point (see
         :class:`Chain`).
     :param stationary_covariance: :math:`P_\infty` (`... x D x D`).
@@ -200,10 +242,10 @@ def markov_posterior(
     if num_chunks is None:
         num_chunks = _number_of_chunks(h.shape[-2], batch.numel() * D * D)
     transitions = [part.expand(*batch, *part.shape[-4:]) for part in transitions]
-    *states, log_det = MarkovPosteriorFunction.apply(
+    *states, mean, variance, log_det = MarkovPosteriorFunction.apply(
         num_chunks, stationary_covariance, loadings, precision, h, *start, *transitions
     )
-    return MarkovStates(*states), log_det
+    return MarkovPosterior(StateSteps(Layout(batch, h.shape[-2], num_chunks), *states), mean, variance, log_det)
 
 
 def update(known: Known, stationary_covariance: Tensor, loadings: Tensor, precision: Tensor, h: Tensor) -> Known:
@@ -217,7 +259,16 @@ def update(known: Known, stationary_covariance: Tensor, loadings: Tensor, precis
     :param precision: (`... x J`).
     :param h: (`... x J`).
     """
-    X = (stationary_covariance - known.reduction) @ loadings.mT  # (..., D, J)
+    P = stationary_covariance - known.reduction
+    if loadings.shape[-2] == 1:
+        # sums of products are quicker than products of so many small matrices
+        c = loadings.squeeze(-2)  # (..., D)
+        x = (P * c.unsqueeze(-2)).sum(-1)  # (..., D)
+        e = (1 + precision * (c * x).sum(-1, keepdim=True)).reciprocal()  # (..., 1)
+        beta = e * (h - precision * (c * known.mean).sum(-1, keepdim=True))
+        reduction = known.reduction + (e * precision * x).unsqueeze(-1) * x.unsqueeze(-2)
+        return Known(known.mean + beta * x, reduction)
+    X = P @ loadings.mT  # (..., D, J)
     # E = (I + Λ G)⁻¹, D = E Λ
     eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
     E = torch.linalg.inv(eye + precision.unsqueeze(-1) * (loadings @ X))
@@ -237,7 +288,6 @@ def seen(states: MarkovStates, stationary_covariance: Tensor, loadings: Tensor, 
     """
     P = stationary_covariance.unsqueeze(-3) - states.reduction  # (..., N, D, D)
     if loadings.shape[-2] == 1:
-        # sums of products are quicker than products of so many small matrices
         c = loadings.squeeze(-2)  # (..., D)
         X = (P * c.unsqueeze(-2)).sum(-1)  # (..., N, D)
         NX = (states.information * X.unsqueeze(-2)).sum(-1)

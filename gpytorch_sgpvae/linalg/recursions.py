@@ -9,7 +9,7 @@ Loadings are `J x D` if all points share them, otherwise `steps x J x D x column
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -232,6 +232,10 @@ def _times(matrix: Tensor, vectors: Tensor) -> Tensor:
     return torch.stack([(matrix * vector).sum(1) for vector in vectors])
 
 
+def _plus(steps: Tensor | None, step: int, other: Tensor) -> Tensor:
+    return other if steps is None else other + steps[step]
+
+
 def _sum(parts: Sequence[Tensor]) -> Tensor:
     total = parts[0]
     for part in parts[1:]:
@@ -313,12 +317,16 @@ class Smoothed:
     :param N: (`steps x D x D x columns`).
     :param r_plus: :math:`r^+` (`steps x D x columns`).
     :param Y: :math:`N^+ X`, transposed (`steps x J x D x columns`).
+    :param mean: The posterior mean of C s (`steps x J x columns`).
+    :param variance: The posterior variances (`steps x J x columns`).
     """
 
     r: Tensor
     N: Tensor
     r_plus: Tensor
     Y: Tensor
+    mean: Tensor
+    variance: Tensor
 
 
 # --- passes over the steps of all chunks
@@ -396,6 +404,7 @@ def _smooth(process: Process, filtered: Filtered, r: Tensor, N: Tensor) -> Smoot
     """From what is known behind each chunk (`D x columns`, `D x D x columns`), :math:`r^+` and :math:`N^+`."""
     rs, Ns = torch.empty_like(filtered.m), torch.empty_like(filtered.R)
     r_plus, Ys = torch.empty_like(filtered.m), torch.empty_like(filtered.X)
+    means, variances = torch.empty_like(filtered.beta), torch.empty_like(filtered.beta)
     for step in reversed(range(process.num_steps)):
         C, X, D = process.loadings(step), filtered.X[step], filtered.D[step]
         r_plus[step] = r
@@ -407,10 +416,13 @@ def _smooth(process: Process, filtered: Filtered, r: Tensor, N: Tensor) -> Smoot
         V = _mix(D, Y) - 0.5 * _mix(D + _matmul(_matmul(D, _inner(X, Y)), D), _vectors(C))
         N = N - _plus_transpose(_seen_back(C, V))
         rs[step], Ns[step] = r, N
+        # C m⁻ + Xᵀ r, diag(C X − Xᵀ N X)
+        means[step] = _see(C, filtered.m[step]) + _along(X, r)
+        variances[step] = ((_vectors(C) - _times(N, X)) * X).sum(1)
         if step:
             blocks = process.blocks(step)
             r, N = _move(blocks, r, transpose=True), _move_both(blocks, N, transpose=True)
-    return Smoothed(rs, Ns, r_plus, Ys)
+    return Smoothed(rs, Ns, r_plus, Ys, means, variances)
 
 
 def _behind(entered: Entered) -> tuple[Tensor, Tensor]:
@@ -464,7 +476,10 @@ class _Adjoint:
     The gradient of whatever the results are used for, by reverse recursions: first that of the smoother, forward in
     time, then that of the filter, backward in time. A bar is a gradient, :math:`\bar r` one by r.
 
-    :param results: The gradients by m⁻, R⁻, r, N as steps, and by log |B| (`columns`).
+    :param states: The gradients by m⁻, R⁻, r and N as steps; None for zero.
+    :param mean: The gradient by the mean of C s (`steps x J x columns`).
+    :param variance: The gradient by its variances (`steps x J x columns`).
+    :param log_det: The gradient by log |B| (`columns`).
     """
 
     def __init__(
@@ -474,12 +489,16 @@ class _Adjoint:
         filtered: Filtered,
         smoothed: Smoothed,
         N_behind: Tensor,
-        results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+        states: Sequence[Tensor | None],
+        mean: Tensor,
+        variance: Tensor,
+        log_det: Tensor,
         loadings_too: bool,
     ):
         self.process, self.entered, self.filtered, self.smoothed = process, entered, filtered, smoothed
         self.N_behind = N_behind
-        self.m_bar, self.R_bar, self.r_bar, self.N_bar, self.log_det_bar = results
+        self.m_bar, self.R_bar, self.r_bar, self.N_bar = states
+        self.mean_bar, self.variance_bar, self.log_det_bar = mean, variance, log_det
         self.transitions = [torch.zeros_like(part) for part in process.transitions]
         self.loadings = torch.zeros_like(process.C) if loadings_too else None
         self.precision, self.h = torch.empty_like(process.precision), torch.empty_like(process.h)
@@ -531,8 +550,10 @@ class _Adjoint:
                 # r r̄⁺ᵀ + 2 N Φ N̄⁺
                 self._add_to_transitions(step, 2 * smoothed.N[step], moved)
                 self._add_to_transitions(step, smoothed.r[step].unsqueeze(1), r.unsqueeze(0))
-            r = self.r_bar[step] + _move(blocks, r)
-            N = self.N_bar[step] + _move(blocks, moved.transpose(0, 1).contiguous())
+            # of the mean X, of the variances −X Xᵀ
+            r = _add_vectors(_plus(self.r_bar, step, _move(blocks, r)), X, self.mean_bar[step])
+            N = _plus(self.N_bar, step, _move(blocks, moved.transpose(0, 1).contiguous()))
+            N = N - _outer(X, self.variance_bar[step].unsqueeze(1) * X)
             c, NC = _see(C, r), _see(C, N)  # C r̄, C N̄
             q, CNC = _apply(D, c), _seen_twice(C, NC)
             DCNC = _matmul(D, CNC)
@@ -567,11 +588,17 @@ class _Adjoint:
         self.D_bar[step] = 0.5 * _plus_transpose(D_bar)
         # X̄ = −r⁺ (D C r̄)ᵀ − 2 N⁺ V D
         self.X_bar[step] = -q.unsqueeze(1) * r_plus - 2 * _mix(D, _times(N_plus, V))
+        # of the mean r, of the variances C − 2 N X
+        mean_bar, variance_bar = self.mean_bar[step].unsqueeze(1), self.variance_bar[step].unsqueeze(1)
+        own = _vectors(C) - 2 * _times(smoothed.N[step], X)
+        self.X_bar[step] += mean_bar * smoothed.r[step] + variance_bar * own
         if self.loadings is not None:
             # C̄ = (β − D Xᵀ r⁺) r̄ᵀ + 2 D (C − Yᵀ L) N̄
             u = filtered.beta[step] - _apply(D, w)
             YL = Y - _mix(_matmul(_inner(Y, X), D), _vectors(C))
-            self._add_to_loadings(step, u.unsqueeze(1) * r + 2 * _mix(D, _times(N, _vectors(C) - YL)))
+            # of the mean m⁻, of the variances X
+            own = mean_bar * filtered.m[step] + variance_bar * X
+            self._add_to_loadings(step, own + u.unsqueeze(1) * r + 2 * _mix(D, _times(N, _vectors(C) - YL)))
 
     def _filter(self, m: Tensor, R: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
         """
@@ -596,8 +623,8 @@ class _Adjoint:
             if keep:
                 self._keep_filter(step, c, beta_bar, D_bar, G_bar, X_bar)
                 self.P_inf += P_bar
-            m = self.m_bar[step] + m - _seen_back(C, c)
-            R = self.R_bar[step] + R - P_bar
+            m = _plus(self.m_bar, step, m + _seen_back(C, self.mean_bar[step] - c))
+            R = _plus(self.R_bar, step, R - P_bar)
             if keep:
                 # m̄⁻ mᵀ + 2 R̄⁻ Φ R, of the point before
                 m_before, R_before = self._before(step)
@@ -692,25 +719,41 @@ class MarkovPosteriorFunction(Function):
         N_behind = layout.columns(N_behind)
         smoothed = _smooth(process, filtered, layout.columns(r_behind), N_behind)
         log_det = filtered.log_det.view(layout.num_chunks, layout.size).sum(0).view(batch)
+        states = filtered.m, filtered.R, smoothed.r, smoothed.N
+        outputs = layout.points(smoothed.mean), layout.points(smoothed.variance)
         if any(ctx.needs_input_grad):
-            ctx.saved = process, entered, filtered, smoothed, N_behind
+            ctx.set_materialize_grads(False)
+            # results are saved by torch: held by the context itself, they would hold each other forever
+            ctx.save_for_backward(*states)
+            gone = log_det.new_empty(0)
+            filtered = replace(filtered, m=gone, R=gone)
+            smoothed = replace(smoothed, r=gone, N=gone, mean=gone, variance=gone)
+            ctx.parts = process, entered, filtered, smoothed, N_behind
             ctx.shapes = [P_inf.shape, C.shape, start_mean.shape, start_reduction.shape]
-        return *(layout.points(part) for part in (filtered.m, filtered.R, smoothed.r, smoothed.N)), log_det
+        return *states, *outputs, log_det
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *bars: Tensor) -> tuple[Tensor | None, ...]:
-        process, entered, filtered, smoothed, N_behind = ctx.saved
+    def backward(ctx: Any, *bars: Tensor | None) -> tuple[Tensor | None, ...]:
+        process, entered, filtered, smoothed, N_behind = ctx.parts
+        m, R, r, N = ctx.saved_tensors
+        filtered, smoothed = replace(filtered, m=m, R=R), replace(smoothed, r=r, N=N)
         layout = process.layout
-        m_bar, R_bar, r_bar, N_bar, log_det_bar = bars
-        results = (
-            layout.steps(m_bar, 1),
-            layout.steps(_symmetric(R_bar), 2),
-            layout.steps(r_bar, 1),
-            layout.steps(_symmetric(N_bar), 2),
-            log_det_bar.reshape(1, -1).expand(layout.num_chunks, -1).flatten(),
+        m_bar, R_bar, r_bar, N_bar, mean_bar, variance_bar, log_det_bar = bars
+        states = m_bar, _symmetric_steps(R_bar), r_bar, _symmetric_steps(N_bar)
+        columns = torch.zeros_like(process.h[0, 0])
+        adjoint = _Adjoint(
+            process,
+            entered,
+            filtered,
+            smoothed,
+            N_behind,
+            states,
+            torch.zeros_like(process.h) if mean_bar is None else layout.steps(mean_bar, 1),
+            torch.zeros_like(process.h) if variance_bar is None else layout.steps(variance_bar, 1),
+            columns if log_det_bar is None else log_det_bar.reshape(1, -1).expand(layout.num_chunks, -1).flatten(),
+            ctx.needs_input_grad[2],
         )
-        adjoint = _Adjoint(process, entered, filtered, smoothed, N_behind, results, ctx.needs_input_grad[2])
         start_mean, start_reduction = adjoint.run()
         P_shape, C_shape, mean_shape, reduction_shape = ctx.shapes
         P_inf = layout.chunks(adjoint.P_inf).sum(0).view(*layout.batch, *P_shape[-2:])
@@ -727,3 +770,8 @@ class MarkovPosteriorFunction(Function):
             start_reduction.view(*layout.batch, *P_shape[-2:]).sum_to_size(reduction_shape),
             *(layout.points(part) for part in adjoint.transitions),
         )
+
+
+def _symmetric_steps(steps: Tensor | None) -> Tensor | None:
+    """(`steps x D x D x columns`)"""
+    return None if steps is None else 0.5 * (steps + steps.transpose(1, 2))

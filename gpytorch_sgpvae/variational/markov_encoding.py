@@ -2,23 +2,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from linear_operator.operators import BlockDiagLinearOperator, DiagLinearOperator
 from torch import Tensor
 
-from .._compat import tree_map
 from ..context import Context
 from ..linalg.markov import (
     Chain,
     Known,
+    MarkovPosterior,
     MarkovSites,
     MarkovStates,
     markov_posterior,
-    seen,
     states_after,
     states_at,
     take_points,
@@ -36,35 +35,49 @@ if TYPE_CHECKING:
     from .markov_amortized_variational_strategy import MarkovAmortizedVariationalStrategy
 
 
-class Strand(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Strand:
     """
     A context along a process, in the order of time. Leading dimensions are `*T x K_g` for latent functions that have a
     process each, and `*T` for all of them in one.
 
     :param sites: The pseudo-observations (`... x N x J`).
-    :param states: The states there (`... x N x D`).
-    :param log_det: log |B| (`...`).
+    :param posterior: What they make of the process.
     :param stationary_covariance: (`... x D x D`).
     :param observation: H (`... x K x D`).
     """
 
     sites: MarkovSites
-    states: MarkovStates
-    log_det: Tensor
+    posterior: MarkovPosterior
     stationary_covariance: Tensor
     observation: Tensor
 
     @classmethod
     def along(cls, chain: Chain, sites: MarkovSites) -> Strand:
-        transitions = chain.between(sites.times)
-        states, log_det = markov_posterior(
-            transitions, chain.stationary_covariance, sites.loadings, sites.precision, sites.h
-        )
-        return cls(sites, states, log_det, chain.stationary_covariance, chain.observation)
+        P_inf, transitions = chain.stationary_covariance, chain.between(sites.times)
+        posterior = markov_posterior(transitions, P_inf, sites.loadings, sites.precision, sites.h)
+        return cls(sites, posterior, P_inf, chain.observation)
 
-    def outputs(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the sums that the sites are of, beside the prior mean (`... x N x J` each)."""
-        return seen(self.states, self.stationary_covariance, self.sites.loadings, diag=True)
+    @cached_property
+    def states(self) -> MarkovStates:
+        """The states at the points (`... x N x D`)."""
+        return self.posterior.states.points()
+
+    def kl_divergence(self) -> Tensor:
+        """(`...`)"""
+        sites, mean = self.sites, self.posterior.mean
+        # ½ [log|B| − Σ λ v + Σ λ (g − â) (â − aᵀμ)]
+        fit = (sites.h - sites.precision * mean) * mean - sites.precision * self.posterior.variance  # (..., N, J)
+        return 0.5 * (self.posterior.log_det + fit.sum((-2, -1)))
+
+    def detach(self) -> Strand:
+        states, *rest = self.posterior
+        return Strand(
+            MarkovSites(*(part.detach() for part in self.sites)),
+            MarkovPosterior(states.detach(), *(part.detach() for part in rest)),
+            self.stationary_covariance.detach(),
+            self.observation.detach(),
+        )
 
 
 def known_with_last(states: MarkovStates, stationary_covariance: Tensor, sites: MarkovSites) -> Known:
@@ -107,7 +120,7 @@ class MarkovEncoding(Encoding):
     def predict(self, x: Tensor, at_x: StateSpacePrior | None, diag: bool, **kwargs: Any) -> MultivariateNormal:
         at_x = self.strategy.prior_at(x, **kwargs) if at_x is None else at_x
         if at_x.is_context:
-            return self._at_own_inputs(at_x, diag)
+            return self._marginals if diag else self._at_own_inputs(diag)
 
         def process(times: Tensor, chain: Chain, strand: Strand) -> Process:
             def states(some: slice) -> MarkovStates:
@@ -126,17 +139,24 @@ class MarkovEncoding(Encoding):
         )
         return view.distribution(diag)
 
-    def _at_own_inputs(self, at_x: StateSpacePrior, diag: bool) -> MultivariateNormal:
+    @cached_property
+    def _marginals(self) -> MultivariateNormal:
+        """q(f) at the context's inputs, of each by itself, for whoever trains and for q(u)."""
+        return self._at_own_inputs(diag=True)
+
+    def _at_own_inputs(self, diag: bool) -> MultivariateNormal:
         def process(strand: Strand) -> Process:
             def states(some: slice) -> MarkovStates:
                 mean, reduction, score, information = strand.states
                 rows, matrices = (..., some, slice(None)), (..., some, slice(None), slice(None))
                 return MarkovStates(mean[rows], reduction[matrices], score[rows], information[matrices])
 
-            return Process(strand.stationary_covariance, strand.observation, states)
+            # the sites of a latent function that has its own process are of that function
+            moments = None if self.is_coupled else (strand.posterior.mean, strand.posterior.variance)
+            return Process(strand.stationary_covariance, strand.observation, states, moments)
 
         q_f = MarkovView(
-            at_x.mean,
+            self.mean,
             self.tasks,
             [process(strand) for strand in self.strands],
             self.is_coupled,
@@ -145,33 +165,29 @@ class MarkovEncoding(Encoding):
             lambda: self.joint_covariances(self.strategy.prior_at(self.x)),
         ).distribution(diag)
         if self.is_coupled:
-            q_f.projected = partial(self._projected, at_x)
+            q_f.projected = self._projected
         return q_f
 
     def joint_covariances(self, at_x: StateSpacePrior) -> list[Tensor]:
         """The covariance of all inputs together, for each strand (`... x (N K) x (N K)`)."""
-        return [covariance_at(times, chain, strand.sites) for times, chain, strand in self._along(at_x)]
+        own = not self.is_coupled
+        return [covariance_at(times, chain, strand.sites, own) for times, chain, strand in self._along(at_x)]
 
     def _along(self, at_x: StateSpacePrior) -> list[tuple[Tensor, Chain, Strand]]:
         """For each strand: times with its leading dimensions, its process, and the strand itself."""
         chains, times = self.strategy.chains(at_x, self.is_coupled)
         return [(times, chain, strand) for chain, strand in zip(chains, self.strands, strict=True)]
 
-    @cached_property
-    def _outputs(self) -> list[tuple[Tensor, Tensor]]:
-        return [strand.outputs() for strand in self.strands]
-
-    def _projected(
-        self, at_x: StateSpacePrior, loadings: Tensor, asked: Tensor | None = None
-    ) -> tuple[Tensor, Tensor] | None:
+    def _projected(self, loadings: Tensor, asked: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
         """
         Mean and variance of the sums that the context's sites are of, at all its points (`*T x N x J` each), without
         the K x K covariances; None for the sums by other loadings.
         """
         if not self.sites.are_of(loadings):
             return None
-        shift, variance = (self._as_they_came(part, 1).to(loadings.dtype) for part in self._outputs[0])
-        return at_x.mean.mT @ loadings.mT + shift, variance
+        outputs = self.strands[0].posterior.mean, self.strands[0].posterior.variance
+        shift, variance = (self._as_they_came(part, 1).to(loadings.dtype) for part in outputs)
+        return self.mean.mT @ loadings.mT + shift, variance
 
     def _as_they_came(self, values: Tensor, event: int) -> Tensor:
         """Values in the order of time (`... x N x event`), in the order of the context's rows."""
@@ -183,25 +199,19 @@ class MarkovEncoding(Encoding):
     # --- q(u), which is q(f) at the context's inputs
 
     def q_u(self) -> AmortizedMultivariateNormal:
-        at_context = StateSpacePrior(self.mean, self.mean, [], is_context=True)
-        q_f = self.predict(self.x, at_context, diag=True)
+        q_f = self._marginals
         has_latents = isinstance(q_f, MultitaskMultivariateNormal)
         mean = q_f.mean.flatten(-2) if has_latents else q_f.mean  # (*T, N K)
 
         def covariance() -> Tensor:
             check_rows(mean.shape[-1])
-            return self.predict(self.x, at_context, diag=False).lazy_covariance_matrix.to_dense()
+            return self._at_own_inputs(diag=False).lazy_covariance_matrix.to_dense()
 
         covar = LazyMatrix(mean, torch.Size([*mean.shape, mean.shape[-1]]), covariance)
         return AmortizedMultivariateNormal(mean, covar, prior_kl=self._kl_divergence().to(mean.dtype))
 
     def _kl_divergence(self) -> Tensor:
-        divergences = []
-        for strand, (mean, variance) in zip(self.strands, self._outputs, strict=True):
-            sites = strand.sites
-            # ½ [log|B| − Σ λ v + Σ λ (g − â) (â − aᵀμ)]
-            fit = (sites.h - sites.precision * mean) * mean - sites.precision * variance  # (..., N, J)
-            divergences.append(0.5 * (strand.log_det + fit.sum((-2, -1))))
+        divergences = [strand.kl_divergence() for strand in self.strands]
         if self.is_coupled or self.strategy.num_latents is None:
             return divergences[0]
         return torch.cat(divergences, dim=-1).sum(-1)
@@ -231,7 +241,8 @@ class MarkovEncoding(Encoding):
     def sample(self, x: Tensor, n: int) -> Tensor:
         """Draw paths of the latent functions, in time proportional to the number of points."""
         at_x = self.strategy.prior_at(x)
-        draws = [draw_paths(times, chain, strand.sites, n) for times, chain, strand in self._along(at_x)]
+        own = not self.is_coupled
+        draws = [draw_paths(times, chain, strand.sites, own, n) for times, chain, strand in self._along(at_x)]
         if self.is_coupled:
             return (draws[0] + at_x.mean.mT).to(at_x.mean.dtype)  # (n, *T, N, K)
         paths = [part.squeeze(-1) for part in draws]  # (n, *T, K_g, N)
@@ -246,7 +257,7 @@ class MarkovEncoding(Encoding):
         return state_dict_of(self.x, self.sites)
 
     def detach(self) -> MarkovEncoding:
-        strands = tree_map(lambda part: part.detach(), self.strands)
+        strands = [strand.detach() for strand in self.strands]
         return MarkovEncoding(
             self.strategy, self.x.detach(), self.sites.detach(), self.mean.detach(), self.order, strands
         )
@@ -346,8 +357,8 @@ class MarkovStream(Encoding):
         known = []
         for chain, part, start in zip(chains, sites, self.known, strict=True):
             P_inf, transitions = chain.stationary_covariance, chain.between(part.times, since)
-            states, _ = markov_posterior(transitions, P_inf, part.loadings, part.precision, part.h, start)
-            known.append(known_with_last(states, P_inf, part))
+            posterior = markov_posterior(transitions, P_inf, part.loadings, part.precision, part.h, start)
+            known.append(known_with_last(posterior.states.points(), P_inf, part))
         time = at_x.times.gather(-1, order[..., -1:]).squeeze(-1)
         return MarkovStream(strategy, pieces, time.expand(self.tasks), tuple(known))
 

@@ -14,7 +14,7 @@ from ..linalg.markov import MarkovStates, seen, seen_mean
 from .posterior_covariance import LazyJointCovariance, LazyMatrix, check_rows
 
 # Numbers in the states' covariances that are computed at a time.
-MOST_NUMBERS = 2**22
+MOST_NUMBERS = 2**20
 
 
 class Process(NamedTuple):
@@ -25,11 +25,14 @@ class Process(NamedTuple):
     :param stationary_covariance: (`... x D x D`).
     :param observation: H (`... x K x D`).
     :param states: The states at some of the inputs (`... x N x D`).
+    :param moments: The mean and the variance of latent functions that have a process each, where these are known
+        already (`... x N x 1` each).
     """
 
     stationary_covariance: Tensor
     observation: Tensor
     states: Callable[[slice], MarkovStates]
+    moments: tuple[Tensor, Tensor] | None = None
 
 
 class MarkovView:
@@ -91,12 +94,7 @@ class MarkovView:
         return MultitaskMultivariateNormal(mean, LazyJointCovariance(blocks, partial(self._joint_covariance, dtype)))
 
     def _separate(self, diag: bool) -> MultivariateNormal:
-        def moments_of(process: Process, states: MarkovStates) -> Tensor:
-            H = process.observation.unsqueeze(-3)
-            return torch.cat(seen(states, process.stationary_covariance, H, diag=True), dim=-1)  # (..., N, 2)
-
-        dtype = self.prior_mean.dtype
-        parts = [self._in_blocks(process, partial(moments_of, process), 1) for process in self.processes]
+        dtype, parts = self.prior_mean.dtype, [self._moments(process) for process in self.processes]
         moments = torch.cat(parts, dim=-3) if self.has_latents else parts[0]  # (*T, K, N, 2)
         mean = (self.prior_mean + moments[..., 0]).to(dtype)
         # known better than in the model's dtype, in which GPyTorch takes anything below this for a failure
@@ -109,6 +107,17 @@ class MarkovView:
         q_f = MultivariateNormal(mean, covar)
         return MultitaskMultivariateNormal.from_batch_mvn(q_f) if self.has_latents else q_f
 
+    def _moments(self, process: Process) -> Tensor:
+        """Mean and variance of each latent function (`... x N x 2`)."""
+
+        def function(states: MarkovStates) -> Tensor:
+            H = process.observation.unsqueeze(-3)
+            return torch.cat(seen(states, process.stationary_covariance, H, diag=True), dim=-1)
+
+        if process.moments is not None:
+            return self.arranged(torch.cat(process.moments, dim=-1), 1)
+        return self._in_blocks(process, function, 1)
+
     def _joint_covariance(self, dtype: torch.dtype) -> Tensor:
         check_rows(self.prior_mean.shape[-1] * (self.prior_mean.shape[-2] if self.is_coupled else 1))
         parts = self.joint_covariances()
@@ -116,8 +125,8 @@ class MarkovView:
 
     def _in_blocks(self, process: Process, function: Callable[[MarkovStates], Tensor], event: int) -> Tensor:
         """A function of states (`... x N x event`) at all inputs, of some of them at a time, in the inputs' order."""
-        N, D = self.prior_mean.shape[-1], process.stationary_covariance.shape[-1]
-        at_a_time = max(1, MOST_NUMBERS // (D * D * max(1, self.tasks.numel() * len(self.processes))))
+        N, P_inf = self.prior_mean.shape[-1], process.stationary_covariance
+        at_a_time = max(1, MOST_NUMBERS // max(1, P_inf.numel() * self.tasks.numel()))
         blocks = [slice(first, first + at_a_time) for first in range(0, max(N, 1), at_a_time)]
         values = torch.cat([function(process.states(block)) for block in blocks], dim=-1 - event)
         return self.arranged(values, event)
