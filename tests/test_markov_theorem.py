@@ -162,7 +162,7 @@ class TestTheorem12:
         assert_equal_twins(*models, Context(*make_data(own)), x_new)
 
     def test_a_million_lengthscales_apart_are_data_sets_of_their_own(self, joint):
-        """The dense strategy sees them one by one: a kernel matrix of all of them has no digits left for the near ones."""
+        """The dense strategy sees each by itself: one kernel matrix of all has no digits left for the near ones."""
         markov, dense, _ = twins(matern(1.5), joint)
         clusters = [torch.tensor(times).double() for times in ([0.0, 0.5, 0.5], [0.0, 1.0], [0.25])]
         y = torch.randn(6, 2, dtype=torch.float64)

@@ -389,7 +389,11 @@ class MarkovStream(Encoding):
         return state_dict_of(*self.rows())
 
     def detach(self) -> MarkovStream:
-        pieces = tuple((x.detach(), sites.detach()) for x, sites in self.pieces)
+        # most have been detached before
+        pieces = tuple(
+            (x.detach(), sites.detach()) if x.requires_grad or sites.precision.requires_grad else (x, sites)
+            for x, sites in self.pieces
+        )
         time = None if self.time is None else self.time.detach()
         known = tuple(Known(*(part.detach() for part in known)) for known in self.known)
         return MarkovStream(self.strategy, pieces, time, known)
