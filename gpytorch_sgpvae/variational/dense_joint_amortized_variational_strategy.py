@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ from ..linalg.functions import matvec
 from ..sites import GaussianSites, side_by_side
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .dense_amortized_variational_strategy import (
+    OVER_TIME,
     DenseAmortizedVariationalStrategy,
     PriorAt,
     prior_of_second_group,
@@ -213,7 +215,8 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
     the exact linear model of coregionalization for any pattern of missing entries. It returns q(f) as a
     :class:`~gpytorch.distributions.MultitaskMultivariateNormal` (`N x K`) and needs no wrapper. The bound and the
     marginals of the outputs cost :math:`O(E^3)` per task, whatever K is; K x K covariances of each point, which only
-    perceptrons and samples need, :math:`O(N K E^2)` more.
+    perceptrons and samples need, :math:`O(N K E^2)` more. Beyond :attr:`max_entries` entries a warning points to the
+    other joint strategies.
 
     The parameters are those of :class:`~gpytorch_sgpvae.DenseAmortizedVariationalStrategy`.
 
@@ -233,6 +236,8 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         >>> Model()(torch.rand(4, 2), context=(torch.rand(20, 2), torch.randn(20, 5))).event_shape
         torch.Size([4, 3])
     """
+
+    max_entries = 5000
 
     def encoding_from_state_dict(self, state_dict: dict[str, Tensor]) -> Encoding:
         if self.num_latents is None:
@@ -262,6 +267,14 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         G = entry_covariance(Kff, sites.explicit_loadings())  # (*T, J N, J N)
         precision = sites.precision.flatten(-2)  # (*T, J N)
         entries = informative_entries(precision.detach())
+        num_entries = precision.shape[-1] if entries is None else entries.shape[-1]
+        if num_entries > self.max_entries:
+            warnings.warn(
+                f"{type(self).__name__} factorizes a matrix of {num_entries} x {num_entries} for each task; beyond "
+                f"{self.max_entries} observed entries consider the sparse JointAmortizedVariationalStrategy "
+                f"(SGPVAE){OVER_TIME}",
+                stacklevel=2,
+            )
         h = take(sites.seen_by(mean).flatten(-2), entries)
         posterior = entry_posterior(take_block(G, entries), take(precision, entries), h)
         encoding = DenseJointEncoding(self, context_x, sites, entries, (mean, Kff), G, posterior)

@@ -158,7 +158,9 @@ class TestErrors:
     def test_many_points_are_warned_of(self, monkeypatch):
         monkeypatch.setattr(DenseAmortizedVariationalStrategy, "max_points", 10)
         x, y = helpers.make_data()
-        with pytest.warns(UserWarning, match=r"12 x 12.*beyond 10 points.*SGPVAE"):
+        with pytest.warns(
+            UserWarning, match=r"12 x 12.*beyond 10 points.*SGPVAE.*MarkovGPVAE.*from about 300 points on"
+        ):
             make_dense()(x, context=(x, y))
 
     def test_no_context(self):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpytorch_sgpvae import GPVAE
+from gpytorch_sgpvae import GPVAE, DenseJointAmortizedVariationalStrategy
 from gpytorch_sgpvae.variational.dense_joint_amortized_variational_strategy import DenseJointEncoding
 
 
@@ -26,3 +26,13 @@ def test_entries_that_nobody_asks_for_change_neither_the_bound_nor_its_gradient(
         assert (quick is None) == (slow is None)
         if quick is not None:
             torch.testing.assert_close(quick, slow)
+
+
+def test_many_entries_are_warned_of(monkeypatch):
+    monkeypatch.setattr(DenseJointAmortizedVariationalStrategy, "max_entries", 20)
+    model = GPVAE(3, 2, network="jointfactornet")
+    context = (torch.rand(7, 1), torch.randn(7, 3))
+    with pytest.warns(UserWarning, match=r"21 x 21.*beyond 20 observed entries.*SGPVAE.*MarkovGPVAE"):
+        model.condition(context)
+    context[1][0, 0] = torch.nan
+    model.condition(context)
