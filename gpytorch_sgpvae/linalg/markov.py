@@ -158,6 +158,13 @@ class MarkovStates(NamedTuple):
     score: Tensor
     information: Tensor
 
+    def points(self) -> MarkovStates:
+        """The states in the order of points, as they are."""
+        return self
+
+    def detach(self) -> MarkovStates:
+        return MarkovStates(*(part.detach() for part in self))
+
 
 @dataclass(frozen=True, eq=False)
 class StateSteps:
@@ -179,12 +186,9 @@ class StateSteps:
     information: Tensor
 
     def points(self) -> MarkovStates:
+        """The states in the order of points."""
         parts = (self.mean, self.reduction, self.score, self.information)
         return MarkovStates(*(self.layout.points(part) for part in parts))
-
-    def detach(self) -> StateSteps:
-        parts = (self.mean, self.reduction, self.score, self.information)
-        return StateSteps(self.layout, *(part.detach() for part in parts))
 
 
 class MarkovPosterior(NamedTuple):
@@ -197,7 +201,7 @@ class MarkovPosterior(NamedTuple):
     :param log_det: :math:`\log |B|` (`...`).
     """
 
-    states: StateSteps
+    states: StateSteps | MarkovStates
     mean: Tensor
     variance: Tensor
     log_det: Tensor

@@ -71,10 +71,11 @@ class Strand:
         return 0.5 * (self.posterior.log_det + fit.sum((-2, -1)))
 
     def detach(self) -> Strand:
-        states, *rest = self.posterior
+        """The same off the graph, with the states in the order of points alone, which predictions need."""
+        _, *rest = self.posterior
         return Strand(
             MarkovSites(*(part.detach() for part in self.sites)),
-            MarkovPosterior(states.detach(), *(part.detach() for part in rest)),
+            MarkovPosterior(self.states.detach(), *(part.detach() for part in rest)),
             self.stationary_covariance.detach(),
             self.observation.detach(),
         )
