@@ -158,9 +158,7 @@ class TestErrors:
     def test_many_points_are_warned_of(self, monkeypatch):
         monkeypatch.setattr(DenseAmortizedVariationalStrategy, "max_points", 10)
         x, y = helpers.make_data()
-        with pytest.warns(
-            UserWarning, match=r"12 x 12.*beyond 10 points.*SGPVAE.*MarkovGPVAE.*from about 300 points"
-        ):
+        with pytest.warns(UserWarning, match=r"12 x 12.*beyond 10 points.*SGPVAE.*MarkovGPVAE.*from about 300 points"):
             make_dense()(x, context=(x, y))
 
     def test_no_context(self):
