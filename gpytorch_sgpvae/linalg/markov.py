@@ -37,9 +37,8 @@ makes of any state that it is entered with (the elements of Särkkä and García
 and a short loop over chunks then finds what each of them is entered with. The gradient is written by hand: it is made
 of recursions of the same kind, whose products over a chunk are known.
 
-Within this file arrays have the points of all chunks and of the whole batch as their *last* dimension, so that small
-matrices are multiplied by a few operations on long rows: one of steps is `steps x D x D x columns`, with
-columns = chunks x batch.
+The recursions are in :mod:`~gpytorch_sgpvae.linalg.recursions`, their gradient in
+:mod:`~gpytorch_sgpvae.linalg.markov_gradient`, and :mod:`~gpytorch_sgpvae.linalg.columns` has the arithmetic of both.
 """
 
 from __future__ import annotations
@@ -52,8 +51,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .columns import Layout
 from .functions import matvec
-from .recursions import Layout, MarkovPosteriorFunction, driven_states
+from .markov_gradient import MarkovPosteriorFunction
+from .recursions import driven_states
 from .state_space import StateSpace
 
 # Numbers in a matrix of all columns from which more chunks would cost more than they save.
@@ -169,7 +170,7 @@ class MarkovStates(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class StateSteps:
     """
-    The same as the recursions leave it, in steps of chunks (see :mod:`~gpytorch_sgpvae.linalg.recursions`): copies in
+    The same as the recursions leave it, in steps of chunks (see :mod:`~gpytorch_sgpvae.linalg.columns`): copies in
     the order of points are made for those who need them.
 
     :param layout: The chunks.

@@ -24,8 +24,8 @@ from .encoding import Encoding
 from .joint_prior import JointPrior
 from .posterior_covariance import PosteriorCovariance
 
-# Measured by `python -m benchmarks markov`: with three latent functions it is faster from 300 points on where these are
-# independent, and from 170 on where they are inferred together.
+# Measured by `python -m benchmarks markov`: with three latent functions the two take the same time at about 260 points
+# where these are independent, and between 128 and 256 where they are inferred together.
 OVER_TIME = (
     ", or for kernels over time MarkovAmortizedVariationalStrategy (MarkovGPVAE): the same posterior, in time "
     "proportional to the number of points, and faster from about 300 points on."

@@ -22,7 +22,7 @@ from gpytorch_sgpvae import (
     register_state_space,
     to_state_space,
 )
-from gpytorch_sgpvae.linalg import recursions
+from gpytorch_sgpvae.linalg import markov_gradient
 
 TOLERANCE = {"rtol": 0, "atol": 1e-8}
 networks = pytest.mark.parametrize("network", ["factornet", "jointfactornet"])
@@ -273,13 +273,13 @@ class TestCosts:
     def test_a_batch_takes_as_many_operations_as_one_task(self, monkeypatch):
         """Tasks run side by side: the steps of the recursions do not grow with their number."""
         steps = []
-        run = recursions._filter
+        run = markov_gradient.filter_forward
 
         def counted(process, *args):
             steps.append(process.num_steps)
             return run(process, *args)
 
-        monkeypatch.setattr(recursions, "_filter", counted)
+        monkeypatch.setattr(markov_gradient, "filter_forward", counted)
         model = make("factornet")
         for tasks in ((), (16,)):
             model.loss(make_series(*tasks, num_points=256)).backward()
