@@ -63,9 +63,10 @@ Made by `python -m experiments report` from the lines in `experiments/results/`;
 deviation) over the two thirds of the runs with the highest training ELBO, as in the paper. NLL is that of a Gaussian
 with matched moments, `nll_mixture` that of the samples' mixture, coverage that of the 95 % interval. *Published* is
 what the paper says. The preset `paper` has the paper's settings; `tuned` was chosen by the training ELBO and by
-observed entries held out of the training data. Where scores of test entries had been seen when a preset was settled,
-its section says so. The *joint model* (`experiments/joint.py`) is one for all experiments, by one preset that nobody
-tuned: its latent functions are inferred together, its decoder is linear, and it starts from the data."""
+observed entries held out of the training data; `timed` has the settings of `tuned`, and a given time to train. Where
+scores of test entries had been seen when a preset was settled, its section says so. The *joint model*
+(`experiments/joint.py`) is one for all experiments, by one preset that nobody tuned: its latent functions are inferred
+together, its decoder is linear, and it starts from the data."""
 
 
 def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:

@@ -9,10 +9,12 @@ from torch.distributions import MultivariateNormal
 pytest.importorskip("lightning", reason="the experiments train with the extra train")
 pytest.importorskip("pandas", reason="the experiments read files with the extra datasets")
 
-from experiments.balls import NUM_AHEAD, by_prefix, images_ahead
+from experiments.balls import BALLS_PRESETS, NUM_AHEAD, by_prefix, draw_balls, images_ahead, make_model
+from experiments.execution import execute_one
 from experiments.lds import LinearDynamicalSystem
-from gpytorch_sgpvae import Prediction
-from gpytorch_sgpvae.datasets import bouncing_ball
+from experiments.runs import Run
+from gpytorch_sgpvae import Context, Prediction
+from gpytorch_sgpvae.datasets import bouncing_ball, bouncing_balls
 
 
 def make_system(num_states=3, num_outputs=2):
@@ -101,3 +103,33 @@ def test_images_ahead_are_those_after_each_prefix():
     torch.testing.assert_close(prediction.mean[:, inside], truth[:, inside])
     assert (prediction.stddev[:, inside] == 0.5).all()
     torch.testing.assert_close(truth[:, 2, 4], videos.truth[:, 7])
+
+
+@torch.no_grad()
+def test_with_cosine_kernels_ten_inducing_points_lose_nothing():
+    """A cosine has a state of two dimensions: the sparse model and the Markov model have the same bound."""
+    videos = bouncing_balls(2, num_steps=60, num_pixels=12, dtype=torch.float64)
+    bounds = []
+    for name in ("sgpvae", "markov"):
+        torch.manual_seed(0)
+        run = Run("balls", name, "factornet", 10, "timed")
+        model = make_model(run, BALLS_PRESETS["timed"], videos, num_latents=2)
+        torch.manual_seed(0)
+        bounds.append(model.elbo(Context(videos.x, videos.y)))
+    # the covariance of the inducing points has a jitter
+    torch.testing.assert_close(*bounds, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("model", ["sgpvae", "markov"])
+def test_a_timed_run_says_what_its_training_took_and_keeps_no_picture(model):
+    outcome = execute_one(Run("balls", model, "factornet", 10 if model == "sgpvae" else 0, "timed"), smoke=True)
+    assert outcome["training_steps"] == 1
+    assert outcome["training_seconds"] > 0
+    assert "picture" not in outcome
+
+
+def test_balls_without_inducing_points_can_be_drawn():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    run = Run("balls", "markov", "factornet", 0, "tuned")
+    assert draw_balls({run: execute_one(run, smoke=True)}) is not None

@@ -22,10 +22,11 @@ pytest.importorskip("pandas", reason="the experiments read files with the extra 
 
 from experiments import report
 from experiments.__main__ import main, make_parser, make_runs
-from experiments.baselines import IndependentGPs, regression
+from experiments.baselines import IndependentGPs, interpolation, regression
 from experiments.execution import end_with_the_parent, execute_one
 from experiments.registry import EXPERIMENTS
 from experiments.runs import ResultFile, Run, kept
+from experiments.series import from_start, long_series, predict_in_windows, window_loss
 from experiments.small import (
     Settings,
     hide_like_the_test,
@@ -35,11 +36,11 @@ from experiments.small import (
     rows_in_cells,
     train,
 )
-from experiments.training import optimize, training_elbo
+from experiments.training import optimize, optimize_for, training_elbo
 from experiments.weather import Regression
-from gpytorch_sgpvae import Context, FreeFormSites, models, refine
+from gpytorch_sgpvae import Context, FreeFormSites, Prediction, models, refine
 
-GENERATED = ("ball", "balls")
+GENERATED = ("ball", "balls", "series")
 NETWORKS = list(models.NETWORKS)
 
 
@@ -403,6 +404,31 @@ def test_parameters_of_a_module_have_a_learning_rate_of_their_own():
     assert steps == pytest.approx([7e-3, 1e-3], rel=1e-3)
 
 
+def test_training_for_a_given_time_ends_with_it_and_its_steps_first_grow_and_then_shrink(monkeypatch):
+    """Each step takes a second of a clock of its own."""
+    seconds = iter(range(1000))
+    monkeypatch.setattr("experiments.training.time.process_time", lambda: float(next(seconds)))
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    places = []
+
+    def loss():
+        places.append(model.weight.item())
+        return model.weight.sum()  # of gradient 1, with which each of Adam's steps is as long as the learning rate
+
+    took = optimize_for(100.0, model, loss, lr=0.1)
+    assert took == {"training_steps": 100, "training_seconds": 100.0}
+    lengths = -torch.tensor([*places, model.weight.item()], dtype=torch.float64).diff()
+    share = torch.arange(100, dtype=torch.float64) / 100
+    expected = 0.1 * (20 * share).clamp_max(1.0) * 0.5 * (1 + torch.cos(math.pi * share))
+    torch.testing.assert_close(lengths, expected, rtol=1e-6, atol=1e-8)
+    assert not model.training
+
+
+def test_training_takes_a_step_even_if_there_is_no_time_for_it():
+    model = torch.nn.Linear(1, 1)
+    assert optimize_for(1e-9, model, lambda: model.weight.sum(), lr=0.1)["training_steps"] == 1
+
+
 def test_kernels_have_the_learning_rate_that_the_settings_say():
     model, context, settings = make_small_problem()
     kernel = model.model.covar_module
@@ -435,6 +461,80 @@ def test_a_regression_predicts_the_outputs_with_holes_from_those_without():
     torch.testing.assert_close(prediction.mean[:, 2], design @ weights, rtol=0, atol=1e-8)
     expected = (y[:150, 2] - design[:150] @ weights).std()
     torch.testing.assert_close(prediction.stddev[:, 2], expected.expand(200), rtol=0, atol=1e-8)
+
+
+@torch.no_grad()
+def test_an_interpolation_is_exact_on_straight_lines_and_knows_its_error_elsewhere():
+    x = torch.rand(400, 1, dtype=torch.float64).cumsum(0)
+    zigzag = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(200)
+    y = torch.stack([3 - 2 * x[:, 0], zigzag], dim=-1)
+    seen = y.clone()
+    seen[10:30, 0] = torch.nan
+    prediction = interpolation(x, seen)
+    torch.testing.assert_close(prediction.mean, y, rtol=0, atol=1e-8)
+    # each value of the zigzag lies 2 from the line between its neighbors
+    expected = torch.tensor([0.0, 2.0], dtype=torch.float64)
+    torch.testing.assert_close(prediction.stddev[0], expected, rtol=0, atol=1e-8)
+
+
+def test_the_long_series_is_the_same_again_and_sixty_percent_of_it_are_held_out():
+    first, again, other = (long_series(10_000, seed) for seed in (1, 1, 2))
+    (x, y), truth = first.train[0], first.test_truth[0]
+    assert torch.equal(x, again.train[0][0])
+    assert torch.equal(truth.nan_to_num(), again.test_truth[0].nan_to_num())
+    assert not torch.equal(x, other.train[0][0])
+    assert (y.isnan() != truth.isnan()).all()
+    # failures take 50 or 20 rows at a time, so that the standard deviation of the share is about 0.01
+    assert y.isnan().double().mean().item() == pytest.approx(0.6, abs=0.04)
+    gaps = x.squeeze(-1).diff()
+    assert (gaps > 0).all()
+    assert gaps.mean().item() == pytest.approx(gaps.std().item(), rel=0.1)  # as those of an exponential distribution
+
+
+class Reader:
+    """Predicts what it has seen, and says how far from the ends of its window it was asked."""
+
+    def __init__(self):
+        self.margins = []
+
+    def predict(self, x, context, *args, **kwargs):
+        times, y = context
+        rows = torch.searchsorted(times.squeeze(-1), x.squeeze(-1))
+        self.margins += [(int(row), len(times) - 1 - int(row)) for row in rows]
+        return Prediction.gaussian(y[rows], torch.ones_like(y[rows]))
+
+
+@pytest.mark.parametrize("num_points", [30, 40, 41, 100, 119, 120])
+def test_windows_predict_every_row_once_and_far_from_their_ends(num_points):
+    x = torch.rand(num_points, 1, dtype=torch.float64).cumsum(0)
+    y, model = torch.arange(num_points, dtype=torch.float64).unsqueeze(-1), Reader()
+    assert torch.equal(predict_in_windows(model, x, y, length=40).mean, y)
+    for row, (before, after) in enumerate(model.margins):
+        assert before >= min(10, row)
+        assert after >= min(9, num_points - 1 - row)
+
+
+def test_training_goes_through_windows_of_the_series_with_times_from_their_start_where_asked():
+    x = 5 + torch.rand(100, 1, dtype=torch.float64).cumsum(0)
+    y = torch.randn(100, 2, dtype=torch.float64)
+    seen = []
+
+    class Model:
+        def loss(self, context):
+            seen.append(context)
+            return context.x.sum()
+
+    for shift in (None, from_start):
+        loss = window_loss(Model(), x, y, 20, 0, shift)
+        for _ in range(12):
+            loss()
+    plain, shifted = seen[:12], seen[12:]
+    for context, other in zip(plain, shifted, strict=True):
+        start = int((x == context.x[0, 0]).nonzero()[0, 0])
+        assert torch.equal(context.x[0], x[start : start + 20])
+        assert torch.equal(context.y[0], y[start : start + 20])
+        torch.testing.assert_close(other.x, context.x - context.x[:, :1])
+    assert len({context.x[0, 0].item() for context in plain}) > 5  # another epoch starts elsewhere
 
 
 @torch.no_grad()

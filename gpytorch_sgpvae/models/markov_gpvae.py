@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import gpytorch
 import torch
@@ -43,6 +44,8 @@ class MarkovGPVAE(AmortizedModel):
     :param hidden_sizes: Units in each hidden layer of the network and the decoder, where they are not given.
     :param num_private: Number of further latent functions that each output has for itself, with `"jointfactornet"`:
         what the shared ones leave of an output is then a process of its own, and not white noise.
+    :param num_harmonics: The harmonics by which a :class:`~gpytorch.kernels.PeriodicKernel` is represented: a state of
+        twice as many dimensions and one more (see :func:`~gpytorch_sgpvae.to_state_space`).
 
     :ivar model: The :class:`gpytorch.models.ApproximateGP`.
     :ivar likelihood: The :class:`~gpytorch_sgpvae.DecoderLikelihood`.
@@ -70,6 +73,7 @@ class MarkovGPVAE(AmortizedModel):
         observation_model: torch.nn.Module | None = None,
         hidden_sizes: Sequence[int] = (20, 20),
         num_private: int = 0,
+        num_harmonics: int = 6,
     ):
         check_private(network, num_private)
         num_values = getattr(observation_model, "decoder_size", num_outputs)
@@ -77,7 +81,8 @@ class MarkovGPVAE(AmortizedModel):
         network = make_network(network, num_outputs, num_latents, hidden_sizes)
         if kernel is None:
             kernel = matern_over_time(num_shared, num_values, num_private)
+        strategy = partial(MarkovAmortizedVariationalStrategy, num_harmonics=num_harmonics)
         super().__init__(
-            LatentGPs(MarkovAmortizedVariationalStrategy, network, kernel, num_latents),
+            LatentGPs(strategy, network, kernel, num_latents),
             make_likelihood(decoder, observation_model, num_outputs, num_shared, hidden_sizes, network, num_private),
         )

@@ -85,7 +85,7 @@ def _set_lengthscales(kernel: gpytorch.kernels.Kernel, lengthscales: Tensor) -> 
     :param lengthscales: The distances at which correlations fall to 1 / e (`K x D`).
     """
     parts = list(kernel.modules())
-    if any(isinstance(part, gpytorch.kernels.PeriodicKernel) for part in parts):
+    if any(isinstance(part, (gpytorch.kernels.PeriodicKernel, gpytorch.kernels.CosineKernel)) for part in parts):
         return
     for part in parts:
         own = getattr(part, "lengthscale", None)

@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel
+from gpytorch.kernels import CosineKernel, MaternKernel, PeriodicKernel
 
 from gpytorch_sgpvae import (
     GPVAE,
     BernoulliObservations,
+    GroupedKernel,
     ImportanceWeightedELBO,
     MarkovGPVAE,
     PoissonObservations,
@@ -71,6 +72,20 @@ def test_importance_weights_tighten_the_bound(network):
         draws = [objective(model.model(x, context=(x, y), diag=False), y) for _ in range(40)]
         bounds.append(torch.stack(draws).mean())
     assert bounds[1] > bounds[0] - (1e-8 if network == "jointfactornet" else 0)
+
+
+@pytest.mark.parametrize("cycle", [CosineKernel, PeriodicKernel])
+def test_a_start_from_data_leaves_cycles_as_they_are(cycle):
+    change = MaternKernel(nu=1.5)
+    change.lengthscale = 50.0
+    rough = MaternKernel(nu=0.5)
+    kernel = GroupedKernel([cycle() * change, rough], [1, 1])
+    model = MarkovGPVAE(2, 2, kernel=kernel, num_harmonics=2).double()
+    x, _, y = make_series()
+    model.initialize_from((x, y))
+    assert change.lengthscale.item() == pytest.approx(50.0)
+    assert rough.lengthscale.item() != pytest.approx(MaternKernel(nu=0.5).lengthscale.item(), abs=0.1)
+    assert model.strategy.num_harmonics == 2
 
 
 @pytest.mark.parametrize("observations", [PoissonObservations, BernoulliObservations])
