@@ -61,7 +61,8 @@ class Strand:
     @cached_property
     def states(self) -> MarkovStates:
         """The states at the points (`... x N x D`)."""
-        return self.posterior.states.points()
+        with torch.enable_grad():  # they are kept for callers with gradients too, whoever asks first
+            return self.posterior.states.points()
 
     def kl_divergence(self) -> Tensor:
         """(`...`)"""
@@ -143,7 +144,8 @@ class MarkovEncoding(Encoding):
     @cached_property
     def _marginals(self) -> MultivariateNormal:
         """q(f) at the context's inputs, of each by itself, for whoever trains and for q(u)."""
-        return self._at_own_inputs(diag=True)
+        with torch.enable_grad():
+            return self._at_own_inputs(diag=True)
 
     def _at_own_inputs(self, diag: bool) -> MultivariateNormal:
         def process(strand: Strand) -> Process:
@@ -311,7 +313,9 @@ class MarkovStream(Encoding):
     def whole(self) -> MarkovEncoding:
         """The encoding of all rows."""
         x, sites = self.rows()
-        return self.strategy.encode_sites(x, sites, x)[0]
+        has_graph = any(known.mean.requires_grad for known in self.known)
+        with torch.set_grad_enabled(torch.is_grad_enabled() or has_graph):
+            return self.strategy.encode_sites(x, sites, x)[0]
 
     def predict(self, x: Tensor, at_x: StateSpacePrior | None, diag: bool, **kwargs: Any) -> MultivariateNormal:
         at_x = self.strategy.prior_at(x, **kwargs) if at_x is None else at_x

@@ -147,6 +147,27 @@ class TestStreams:
 
 
 @networks
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_look_without_gradients_does_not_cost_them_later(network, streamed):
+    model = make(network).train()
+    x, y = make_series()
+    new, parameters = x[3:6] + 0.01, list(model.model.covar_module.parameters())
+    gradients = []
+    for look_first in (False, True):
+        posterior = condition(model.model, (x[:20], y[:20]) if streamed else (x, y))
+        if streamed:
+            posterior.update((x[20:], y[20:]))
+        if look_first:
+            with torch.no_grad():
+                posterior(new)
+                posterior(x)
+        q_f = posterior(new)
+        gradients.append(torch.autograd.grad(q_f.mean.sum() + q_f.variance.sum(), parameters))
+    for first, second in zip(*gradients, strict=True):
+        torch.testing.assert_close(first, second, **TOLERANCE)
+
+
+@networks
 class TestForecasts:
     def test_grow_to_the_prior(self, network):
         model = make(network)
