@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -125,8 +125,9 @@ class MarkovEncoding(Encoding):
             return self._marginals if diag else self._at_own_inputs(diag)
 
         def process(times: Tensor, chain: Chain, strand: Strand) -> Process:
-            def states(some: slice) -> MarkovStates:
-                return states_at(times[..., some], chain, strand.sites, strand.states)
+            def states(at_a_time: int) -> Iterator[MarkovStates]:
+                for some in times.split(at_a_time, dim=-1):
+                    yield states_at(some, chain, strand.sites, strand.states)
 
             return Process(chain.stationary_covariance, chain.observation, states)
 
@@ -149,10 +150,11 @@ class MarkovEncoding(Encoding):
 
     def _at_own_inputs(self, diag: bool) -> MultivariateNormal:
         def process(strand: Strand) -> Process:
-            def states(some: slice) -> MarkovStates:
-                mean, reduction, score, information = strand.states
-                rows, matrices = (..., some, slice(None)), (..., some, slice(None), slice(None))
-                return MarkovStates(mean[rows], reduction[matrices], score[rows], information[matrices])
+            def states(at_a_time: int) -> Iterator[MarkovStates]:
+                # split once: the gradient of a slice is as large as what it was taken of
+                dims = (-2, -3, -2, -3)
+                parts = (part.split(at_a_time, dim) for part, dim in zip(strand.states, dims, strict=True))
+                return map(MarkovStates, *parts)
 
             # the sites of a latent function that has its own process are of that function
             moments = None if self.is_coupled else (strand.posterior.mean, strand.posterior.variance)
@@ -325,8 +327,9 @@ class MarkovStream(Encoding):
         since = self.strategy.for_chains(self.time.unsqueeze(-1), self.is_coupled).squeeze(-1)
 
         def process(chain: Chain, known: Known) -> Process:
-            def states(some: slice) -> MarkovStates:
-                return states_after(times[..., some], chain, since, known)
+            def states(at_a_time: int) -> Iterator[MarkovStates]:
+                for some in times.split(at_a_time, dim=-1):
+                    yield states_after(some, chain, since, known)
 
             return Process(chain.stationary_covariance, chain.observation, states)
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -24,14 +24,14 @@ class Process(NamedTuple):
 
     :param stationary_covariance: (`... x D x D`).
     :param observation: H (`... x K x D`).
-    :param states: The states at some of the inputs (`... x N x D`).
+    :param states: The states at all inputs, so many of them at a time (`... x N x D`).
     :param moments: The mean and the variance of latent functions that have a process each, where these are known
         already (`... x N x 1` each).
     """
 
     stationary_covariance: Tensor
     observation: Tensor
-    states: Callable[[slice], MarkovStates]
+    states: Callable[[int], Iterable[MarkovStates]]
     moments: tuple[Tensor, Tensor] | None = None
 
 
@@ -125,8 +125,7 @@ class MarkovView:
 
     def _in_blocks(self, process: Process, function: Callable[[MarkovStates], Tensor], event: int) -> Tensor:
         """A function of states (`... x N x event`) at all inputs, of some of them at a time, in the inputs' order."""
-        N, P_inf = self.prior_mean.shape[-1], process.stationary_covariance
-        at_a_time = max(1, MOST_NUMBERS // max(1, P_inf.numel() * self.tasks.numel()))
-        blocks = [slice(first, first + at_a_time) for first in range(0, max(N, 1), at_a_time)]
-        values = torch.cat([function(process.states(block)) for block in blocks], dim=-1 - event)
+        width = process.stationary_covariance.numel() * self.tasks.numel()
+        at_a_time = max(1, MOST_NUMBERS // max(1, width))
+        values = torch.cat([function(states) for states in process.states(at_a_time)], dim=-1 - event)
         return self.arranged(values, event)

@@ -157,13 +157,16 @@ class LazyMatrix(LazyCovariance):
 
     def __init__(self, like: Tensor, shape: torch.Size, compute: Callable[[], Tensor], diagonal: Tensor | None = None):
         super().__init__(like, shape=shape, compute=compute, diagonal=diagonal)
+        self._like = like
         self._shape = torch.Size(shape)
         self._compute = compute
         self._known_diagonal = diagonal
 
     @cached(name="explicit")
     def explicit(self) -> LinearOperator:
-        return to_linear_operator(self._compute())
+        # it is kept for callers with gradients too, whoever asks first
+        with torch.set_grad_enabled(torch.is_grad_enabled() or self._like.requires_grad):
+            return to_linear_operator(self._compute())
 
     def _size(self) -> torch.Size:
         return self._shape
