@@ -57,12 +57,15 @@ nitpick_ignore_regex = [
         "py:.*",
         r"gpytorch_sgpvae\.variational\.(amortized_strategy|encoding|conditioning|joint_prior|joint_strategy|point_marginals)\..*",
     ),
+    ("py:.*", r"gpytorch_sgpvae\.(variational\.state_space_prior|linalg\.markov)\..*"),
     ("py:.*", r"gpytorch_sgpvae\..*\._.*"),
     ("py:.*", r"gpytorch_sgpvae\.(datasets\.missingness|inference_networks\.stacked_mlp|mlp|models\.base)\..*"),
     ("py:.*", r"gpytorch_sgpvae\.(table\.outputs|training\.task_dataset|utils\.seeds)\..*"),
     ("py:.*", r"gpytorch_sgpvae\.likelihoods\.observation_models\.distributions\..*"),
-    # that a class describes in its :ivar lines
-    ("py:attr", r"\w+"),
+    # that a class describes in its :ivar or :param lines
+    ("py:attr", r"(StateSpace\.)?\w+"),
+    # that a docstring next to it names by its last name alone
+    ("py:func", "times_of"),
 ]
 
 myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
