@@ -75,8 +75,12 @@ def move(blocks: Sequence[Tensor], matrix: Tensor, transpose: bool = False) -> T
 
 
 def move_both(blocks: Sequence[Tensor], matrix: Tensor, transpose: bool = False) -> Tensor:
-    """Φ S Φᵀ, or Φᵀ S Φ, of a symmetric matrix (`D x D x columns`)."""
-    return move(blocks, move(blocks, matrix, transpose).transpose(0, 1).contiguous(), transpose)
+    """
+    Φ S Φᵀ, or Φᵀ S Φ, of a symmetric matrix (`D x D x columns`), symmetric to the bit: a filter does not forget what
+    rounding makes of the difference.
+    """
+    moved = move(blocks, move(blocks, matrix, transpose).transpose(0, 1).contiguous(), transpose)
+    return plus_transpose(moved).mul_(0.5)
 
 
 def see(C: Tensor, matrix: Tensor) -> Tensor:
@@ -115,8 +119,10 @@ def inner_products(left: Tensor, right: Tensor) -> Tensor:
 
 
 def along(vectors: Tensor, vector: Tensor) -> Tensor:
-    """The inner products of J vectors (`J x D x columns`) and one (`D x columns`)."""
-    return (vectors * vector).sum(1)
+    """The inner products of J vectors (`J x D x columns`) and one (`D x columns`), or each of E (`D x E x columns`)."""
+    if vector.dim() == 2:
+        return (vectors * vector).sum(1)
+    return torch.stack([(one.unsqueeze(1) * vector).sum(0) for one in vectors])
 
 
 def mix(weights: Tensor, vectors: Tensor) -> Tensor:

@@ -51,10 +51,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .columns import Layout
+from .columns import Layout, symmetric
 from .functions import matvec
 from .markov_gradient import MarkovPosteriorFunction
-from .recursions import driven_states
+from .recursions import Process, answers, driven_states, enter, filter_forward
 from .state_space import StateSpace
 
 # Numbers in a matrix of all columns from which more chunks would cost more than they save.
@@ -247,10 +247,42 @@ def markov_posterior(
     if num_chunks is None:
         num_chunks = _number_of_chunks(h.shape[-2], batch.numel() * D * D)
     transitions = [part.expand(*batch, *part.shape[-4:]) for part in transitions]
+    start = Known(start.mean.expand(*batch, D), start.reduction.expand(*batch, D, D))
     *states, mean, variance, log_det = MarkovPosteriorFunction.apply(
         num_chunks, stationary_covariance, loadings, precision, h, *start, *transitions
     )
     return MarkovPosterior(StateSteps(Layout(batch, h.shape[-2], num_chunks), *states), mean, variance, log_det)
+
+
+@torch.no_grad()
+def mean_of_many(
+    transitions: Sequence[Tensor], stationary_covariance: Tensor, loadings: Tensor, precision: Tensor
+) -> Callable[[Tensor], Tensor]:
+    r"""
+    The posterior means of :math:`C \mathbf s_n` as a function of many h at once, without gradients: from
+    `S x ... x N x J` to the same. The covariances are computed once.
+
+    :param transitions: See :func:`markov_posterior`, as for all parameters.
+    :param stationary_covariance: (`... x D x D`).
+    :param loadings: (`J x D`, or `... x N x J x D`).
+    :param precision: (`... x N x J`).
+    """
+    batch, (N, J), D = precision.shape[:-2], precision.shape[-2:], stationary_covariance.shape[-1]
+    num_chunks = _number_of_chunks(N, batch.numel() * D * D)
+    transitions = [part.expand(*batch, *part.shape[-4:]) for part in transitions]
+    process = Process.of_points(
+        num_chunks, transitions, stationary_covariance, loadings, precision, torch.zeros_like(precision)
+    )
+    layout = process.layout
+    entered = enter(process, (precision.new_zeros(layout.size, D), precision.new_zeros(layout.size, D, D)))
+    filtered = filter_forward(process, layout.columns(entered.mean), layout.columns(entered.reduction))
+
+    @torch.no_grad()
+    def means(h: Tensor) -> Tensor:
+        steps = layout.steps(h.expand(-1, *batch, N, J).movedim(0, -1), 2)  # (steps, J, S, columns)
+        return layout.points(answers(process, filtered, entered.M, steps)).movedim(-1, 0)
+
+    return means
 
 
 def update(known: Known, stationary_covariance: Tensor, loadings: Tensor, precision: Tensor, h: Tensor) -> Known:
@@ -278,7 +310,9 @@ def update(known: Known, stationary_covariance: Tensor, loadings: Tensor, precis
     eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
     E = torch.linalg.inv(eye + precision.unsqueeze(-1) * (loadings @ X))
     beta = matvec(E, h - precision * matvec(loadings, known.mean))
-    return Known(known.mean + matvec(X, beta), known.reduction + X @ (E * precision.unsqueeze(-2)) @ X.mT)
+    reduction = known.reduction + X @ (E * precision.unsqueeze(-2)) @ X.mT
+    # symmetric to the bit: a filter does not forget what rounding makes of the difference
+    return Known(known.mean + matvec(X, beta), symmetric(reduction))
 
 
 def seen(states: MarkovStates, stationary_covariance: Tensor, loadings: Tensor, diag: bool) -> tuple[Tensor, Tensor]:

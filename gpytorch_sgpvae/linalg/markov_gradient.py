@@ -15,7 +15,6 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from .columns import (
-    Layout,
     add_vectors,
     along,
     apply,
@@ -42,7 +41,6 @@ from .recursions import (
     behind,
     enter,
     filter_forward,
-    pass_through,
     smooth_backward,
 )
 
@@ -269,32 +267,14 @@ class MarkovPosteriorFunction(Function):
         start_reduction: Tensor,
         *transitions: Tensor,
     ) -> tuple[Tensor, ...]:
-        batch, N = precision.shape[:-2], precision.shape[-2]
-        layout = Layout(batch, N, num_chunks)
-        size = P_inf.shape[-1]
-        by_batch = P_inf.expand(*batch, size, size).reshape(layout.size, size, size)
-        process = Process(
-            layout,
-            [layout.steps(part, 3) for part in transitions],
-            layout.columns(by_batch.expand(layout.num_chunks, *by_batch.shape)),
-            C if C.dim() == 2 else layout.steps(C, 2),
-            layout.steps(precision, 1),
-            layout.steps(h, 1),
-        )
-        start = start_mean.expand(*batch, size).reshape(-1, size), start_reduction.expand(*batch, size, size)
-        start = start[0], start[1].reshape(-1, size, size)
-        if layout.num_chunks > 1:
-            entered = enter(pass_through(process), by_batch, start)
-            r_behind, N_behind = behind(entered)
-        else:
-            nothing = [tensor.unsqueeze(0) for tensor in start]
-            # a single chunk hands nothing on: the rest is not looked at
-            entered = Entered(nothing[0], nothing[1], nothing[1], nothing[0], nothing[1])
-            r_behind, N_behind = (torch.zeros_like(tensor) for tensor in nothing)
+        process = Process.of_points(num_chunks, transitions, P_inf, C, precision, h)
+        layout, size = process.layout, P_inf.shape[-1]
+        entered = enter(process, (start_mean.reshape(-1, size), start_reduction.reshape(-1, size, size)))
+        r_behind, N_behind = behind(entered)
         filtered = filter_forward(process, layout.columns(entered.mean), layout.columns(entered.reduction))
         N_behind = layout.columns(N_behind)
         smoothed = smooth_backward(process, filtered, layout.columns(r_behind), N_behind)
-        log_det = filtered.log_det.view(layout.num_chunks, layout.size).sum(0).view(batch)
+        log_det = filtered.log_det.view(layout.num_chunks, layout.size).sum(0).view(layout.batch)
         states = filtered.m, filtered.R, smoothed.r, smoothed.N
         outputs = layout.points(smoothed.mean), layout.points(smoothed.variance)
         if any(ctx.needs_input_grad):

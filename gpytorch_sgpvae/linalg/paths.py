@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from .markov import Chain, MarkovSites, draw_states, markov_posterior, take_points
+from .markov import Chain, MarkovSites, draw_states, markov_posterior, mean_of_many, take_points
 
 # Numbers in the states' covariances of all copies of a chain that run side by side.
 MOST_NUMBERS = 2**24
@@ -78,7 +80,14 @@ class _Merged:
         self.loadings = self._loadings(chain.own_loadings(together.shape))
         self.precision = self._merge(sites.precision, None)
         size = chain.stationary_covariance.shape[-1]
-        self.copies = max(1, MOST_NUMBERS // max(1, together.numel() * size * size))
+        self.means: Callable[[Tensor], Tensor] | None = None
+        if torch.is_grad_enabled() and any(part.requires_grad for part in (self.precision, *self.transitions)):
+            # each copy of the chain has covariances of its own
+            self.copies = max(1, MOST_NUMBERS // max(1, together.numel() * size * size))
+            return
+        self.copies = max(1, MOST_NUMBERS // max(1, together.numel() * (size + self.loadings.shape[-2])))
+        arguments = self.transitions, chain.stationary_covariance, self.loadings
+        self.means = mean_of_many(*arguments, self.precision.expand(*self.batch, *self.precision.shape[-2:]))
 
     def _loadings(self, H: Tensor) -> Tensor:
         C = self.sites.loadings
@@ -104,6 +113,8 @@ class _Merged:
     def answers(self, at_times: Tensor | None, at_points: Tensor) -> Tensor:
         """The posterior means at new times (`S x ... x N* x K`) where λ g is this there, and this at points."""
         h = self._merge(at_points, at_times)
+        if self.means is not None:
+            return self._at_times(self.means(h)[..., self.offset :])
         P_inf = self.chain.stationary_covariance
         posterior = markov_posterior(self.transitions, P_inf, self.loadings, self.precision.expand_as(h), h)
         return self._at_times(posterior.mean[..., self.offset :])

@@ -74,8 +74,9 @@ class Process:
     """
     A Markov process and its sites, as steps of chunks.
 
+    :param layout: The chunks.
     :param transitions: Blocks of Φ (`steps x K_g x d_g x d_g x columns` for each group).
-    :param P_inf: (`D x D x columns`, or 1 for columns).
+    :param P_inf: (`D x D x columns`).
     :param C: Loadings (`J x D`, or `steps x J x D x columns`).
     :param precision: (`steps x J x columns`).
     :param h: (`steps x J x columns`).
@@ -87,6 +88,30 @@ class Process:
     C: Tensor
     precision: Tensor
     h: Tensor
+
+    @classmethod
+    def of_points(
+        cls, num_chunks: int, transitions: Sequence[Tensor], P_inf: Tensor, C: Tensor, precision: Tensor, h: Tensor
+    ) -> Process:
+        """
+        From tensors with points in order, all of the same batch shape but those that all of it shares.
+
+        :param transitions: (`... x N x K_g x d_g x d_g` for each group).
+        :param P_inf: (`... x D x D`, or `D x D`).
+        :param C: (`J x D`, or `... x N x J x D`).
+        :param precision: (`... x N x J`).
+        :param h: (`... x N x J`).
+        """
+        layout = Layout(precision.shape[:-2], precision.shape[-2], num_chunks)
+        by_batch = P_inf.expand(*layout.batch, *P_inf.shape[-2:]).reshape(layout.size, *P_inf.shape[-2:])
+        return cls(
+            layout,
+            [layout.steps(part, 3) for part in transitions],
+            layout.columns(by_batch.expand(layout.num_chunks, *by_batch.shape)),
+            C if C.dim() == 2 else layout.steps(C, 2),
+            layout.steps(precision, 1),
+            layout.steps(h, 1),
+        )
 
     @property
     def num_steps(self) -> int:
@@ -160,13 +185,17 @@ def pass_through(process: Process) -> Chunk:
     return Chunk(*(process.layout.chunks(part) for part in (A, b, R, eta, J)))
 
 
-def enter(chunks: Chunk, P_inf: Tensor, start: tuple[Tensor, Tensor]) -> Entered:
+def enter(process: Process, start: tuple[Tensor, Tensor]) -> Entered:
     """
     What each chunk is entered with.
 
-    :param P_inf: (`batch x D x D`, or 1 for batch).
     :param start: m and R before the first chunk (`batch x D`, `batch x D x D`).
     """
+    if process.layout.num_chunks == 1:
+        # a single chunk hands nothing on: the rest is not looked at
+        m, R = (part.unsqueeze(0) for part in start)
+        return Entered(m, R, R, m, R)
+    chunks, P_inf = pass_through(process), process.layout.chunks(process.P_inf)[0]
     eye = torch.eye(P_inf.shape[-1], dtype=P_inf.dtype, device=P_inf.device)
     m, R = start[0].unsqueeze(-1), start[1]
     means, reductions = [m], [R]
@@ -238,6 +267,63 @@ def behind(entered: Entered) -> tuple[Tensor, Tensor]:
         r[c] = entered.score[c + 1] + (M.mT @ r[c + 1].unsqueeze(-1)).squeeze(-1)
         N[c] = entered.information[c + 1] + M.mT @ N[c + 1] @ M
     return r, N
+
+
+def answers(process: Process, filtered: Filtered, M: Tensor, h: Tensor) -> Tensor:
+    r"""
+    The posterior means of C s for many h at once (`steps x J x S x columns`), without gradients. They are linear in h,
+    and the covariances, which do not depend on it, are known: with :math:`E = I - D G` the recursions are
+
+    .. math::
+
+        m = m^- + X E (h - \Lambda C m^-), \qquad r = r^+ + C^\top (E (h - \Lambda C m^-) - D X^\top r^+)
+
+    :param process: The process, whose own h is not looked at.
+    :param filtered: What the filter found.
+    :param M: The way of a state's mean through each chunk (`chunks x batch x D x D`).
+    :param h: (`steps x J x S x columns`).
+    """
+    layout, (steps, _, S, columns) = process.layout, h.shape
+    size = filtered.m.shape[1]
+    beta = torch.empty_like(h)
+
+    def forward(m: Tensor, means: Tensor | None) -> Tensor:
+        for step in range(steps):
+            C, X = process.loadings(step), filtered.X[step]
+            m = move(process.blocks(step), m)
+            seen = see(C, m)  # (J, S, columns)
+            residual = h[step] - process.precision[step].unsqueeze(1) * seen
+            beta[step] = residual - mix(filtered.D[step], mix(see_twice(C, X), residual))
+            if means is not None:
+                means[step] = seen
+            m = m + outer_sum(X, beta[step])
+        return m
+
+    def backward(r: Tensor, means: Tensor | None) -> Tensor:
+        for step in reversed(range(steps)):
+            X = filtered.X[step]
+            r = r + see_back(process.loadings(step), beta[step] - mix(filtered.D[step], along(X, r)))
+            if means is not None:
+                means[step] += along(X, r)
+            r = move(process.blocks(step), r, transpose=True)
+        return r
+
+    zeros, means = h.new_zeros(size, S, columns), torch.empty_like(h)
+    m = zeros
+    if layout.num_chunks > 1:
+        left, entered = layout.chunks(forward(zeros, None)), layout.chunks(zeros).clone()  # (chunks, batch, D, S)
+        for c in range(layout.num_chunks - 1):
+            entered[c + 1] = left[c] + M[c] @ entered[c]
+        m = layout.columns(entered)
+    forward(m, means)
+    r = zeros
+    if layout.num_chunks > 1:
+        said, after = layout.chunks(backward(zeros, None)), layout.chunks(zeros).clone()
+        for c in reversed(range(1, layout.num_chunks)):
+            after[c - 1] = said[c] + M[c].mT @ after[c]
+        r = layout.columns(after)
+    backward(r, means)
+    return means
 
 
 def driven_states(transitions: Sequence[Tensor], driving: Tensor, num_chunks: int) -> Tensor:

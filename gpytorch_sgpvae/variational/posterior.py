@@ -86,7 +86,7 @@ class Posterior:
         :param x: New inputs (`*T x N x D`).
         :param n: The number of draws.
         """
-        return self.encoding.sample(x, n)
+        return self.encoding.sample(x.unsqueeze(-1) if x.dim() == 1 else x, n)
 
     def update(self, context: Context | tuple[Tensor, Tensor]) -> Posterior:
         r"""

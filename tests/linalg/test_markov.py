@@ -12,6 +12,7 @@ from gpytorch_sgpvae.linalg.markov import (
     MarkovSites,
     draw_states,
     markov_posterior,
+    mean_of_many,
     states_at,
     update,
 )
@@ -195,6 +196,19 @@ def test_an_update_is_a_step_of_the_filter():
     phi = torch.block_diag(*phi[1])
     torch.testing.assert_close(phi @ known.mean, states.mean[1], rtol=0, atol=1e-12)
     torch.testing.assert_close(phi @ known.reduction @ phi.T, states.reduction[1], rtol=0, atol=1e-12)
+
+
+@helpers.pairwise_cases(
+    "N, J, batch, own_loadings, own_covariance", [40, 9, 1], [1, 3], [(), (2,)], [False, True], [False, True]
+)
+def test_means_of_many_are_those_of_each(N, J, batch, own_loadings, own_covariance):
+    process = make_process(batch, N, [(1, 2), (2, 1)], J, own_loadings, own_covariance)
+    transitions, P_inf, C, precision = list(process.values())[:4]
+    h = torch.randn(5, *batch, N, J, dtype=torch.float64)  # also beside a precision of zero
+    means = mean_of_many(transitions, P_inf, C, precision)(h)
+    for one, mean in zip(h, means, strict=True):
+        expected = markov_posterior(transitions, P_inf, C, precision, one).mean
+        torch.testing.assert_close(mean, expected, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("num_points", [5, 40])

@@ -75,6 +75,19 @@ class TestStreams:
             assert_same(posterior(new), everything(new), rtol=0, atol=1e-6)
         assert len(posterior.encoding.pieces) <= 11
 
+    def test_updates_with_little_noise_stay_symmetric(self, network):
+        """What rounding makes of a covariance and its transpose must not grow from row to row."""
+        decoder = torch.nn.Linear(3, 4)
+        model = MarkovGPVAE(4, 3, network, decoder=decoder).double().eval()
+        model.likelihood.observation_model.noise = 1e-2
+        x = torch.arange(400.0, dtype=torch.float64).unsqueeze(-1) / 24
+        y = torch.randn(400, 4, dtype=torch.float64)
+        posterior = model.condition((x[:100], y[:100]))
+        for n in range(100, 400):
+            posterior.update((x[n : n + 1], y[n : n + 1]))
+        later = x[-1:] + 0.1
+        assert_same(posterior(later), model.condition((x, y))(later))
+
     def test_rows_that_tie_with_the_last_one_and_rows_of_padding(self, network):
         model = make(network)
         x, y = make_series(2)
@@ -208,6 +221,22 @@ class TestPaths:
         torch.testing.assert_close(torch.cov(draws.flatten(1).T), q_f.covariance_matrix, rtol=0, atol=0.05)
         # the same time is the same value; a covariance of zero is known up to rounding
         torch.testing.assert_close(draws[:, 0], draws[:, 4], rtol=0, atol=1e-6)
+
+    @pytest.mark.parametrize("tasks", [(), (3,)])
+    def test_the_joint_covariance_without_gradients_is_the_same(self, network, tasks):
+        """There it is found for all columns at once, from covariances of states that are computed once."""
+        model = make(network)
+        posterior = model.condition(make_series(*tasks, num_points=60))
+        new = torch.rand(7, 1).double() * 14
+        with torch.no_grad():
+            quick = posterior(new).covariance_matrix
+        slow = posterior(new).covariance_matrix
+        assert slow.requires_grad
+        torch.testing.assert_close(quick, slow.detach(), rtol=0, atol=1e-12)
+
+    def test_take_inputs_without_a_dimension(self, network):
+        posterior = make(network).condition(make_series())
+        assert posterior.sample(torch.rand(6).double(), 2).shape == (2, 6, 2)
 
     def test_of_many_tasks_and_points_need_no_matrix_of_all_points(self, network):
         posterior = make(network).condition(make_series(3, num_points=600))
