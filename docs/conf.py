@@ -64,8 +64,6 @@ nitpick_ignore_regex = [
     ("py:.*", r"gpytorch_sgpvae\.likelihoods\.observation_models\.distributions\..*"),
     # that a class describes in its :ivar or :param lines
     ("py:attr", r"(StateSpace\.)?\w+"),
-    # that a docstring next to it names by its last name alone
-    ("py:func", "times_of"),
 ]
 
 myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]

@@ -301,12 +301,10 @@ def matern_over_time(num_latents: int, num_outputs: int, num_private: int) -> Ke
     :param num_outputs: Number of outputs P.
     :param num_private: Number of private latent functions of each output.
     """
-    kernel = _matern(1.5, 1, spread_lengthscales(num_latents, 0.3, 3.0))
-    return (
-        add_private_groups(GroupedKernel([kernel], [num_latents]), num_outputs, num_private, 1)
-        if num_private
-        else kernel
-    )
+    kernel = _matern(1.5, None, spread_lengthscales(num_latents, 0.3, 3.0))
+    if not num_private:
+        return kernel
+    return add_private_groups(GroupedKernel([kernel], [num_latents]), num_outputs, num_private, None)
 
 
 def _matern(nu: float, input_dim: int | None, lengthscales: Tensor) -> MaternKernel:

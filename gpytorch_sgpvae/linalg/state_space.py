@@ -209,7 +209,7 @@ def to_state_space(kernel: Kernel, num_harmonics: int = 6) -> list[StateSpace]:
 
     All tensors are float64, whatever the kernel's dtype. Gradients flow to the kernel's parameters.
 
-    :param kernel: The kernel, with one input dimension; see :func:`times_of` for which one.
+    :param kernel: The kernel, with one input dimension; `active_dims` say which one, if there are several.
     :param num_harmonics: The number of harmonics of periodic kernels, at least 1.
     :return: One state space for each group, with batch shape `(size,)` of the group; for a kernel that is not grouped a
         list of one, with the kernel's batch shape.

@@ -185,7 +185,8 @@ class LatentGPs(gpytorch.models.ApproximateGP):
         if kernel.batch_shape not in ((), (1,), (num_latents,)):
             raise ValueError(
                 f"The kernel has batch shape {tuple(kernel.batch_shape)}, but the model has {num_latents} latent "
-                f"functions: give it batch_shape=torch.Size([{num_latents}]), or none."
+                f"functions, private ones of each output (num_private) included: give it "
+                f"batch_shape=torch.Size([{num_latents}]), or none."
             )
         strategy = make_strategy(self, AmortizedVariationalDistribution(network))
         if not isinstance(strategy, JointStrategy):

@@ -20,8 +20,8 @@ class Posterior:
     r"""
     A model that has seen a context: :math:`q(f(\mathbf x) \mid \text{context})` for any :math:`\mathbf x`.
 
-    The context is encoded once; every call then costs :math:`O(K N M^2)`, without the context's data. A posterior is
-    a snapshot: make a new one after the model's parameters have changed.
+    The context is encoded once; with inducing points every call then costs :math:`O(K N M^2)`, without the context's
+    data, and over time O(N). A posterior is a snapshot: make a new one after the model's parameters have changed.
 
     :param model: The model, whose wrappers (independent outputs, LMC) apply to every call.
     :param encoding: What its strategy remembers of the context.
@@ -90,13 +90,16 @@ class Posterior:
 
     def update(self, context: Context | tuple[Tensor, Tensor]) -> Posterior:
         r"""
-        Take in further points of the same tasks, without those seen before, in :math:`O(K (N M^2 + M^3))` for N new
-        ones: their evidence is added to what is there,
+        Take in further points of the same tasks. With inducing points, those seen before are not needed, and N new ones
+        cost :math:`O(K (N M^2 + M^3))`: their evidence is added to what is there,
 
         .. math::
 
             A \Lambda A^\top + A_\text{new} \Lambda_\text{new} A_\text{new}^\top, \qquad
             A \lambda g + A_\text{new} \lambda_\text{new} g_\text{new}
+
+        Over time (:class:`~gpytorch_sgpvae.MarkovAmortizedVariationalStrategy`) rows that are not earlier than the last
+        one cost O(N) for N new ones; earlier ones, and the joint dense strategy, take all rows together again.
 
         :param context: The new points.
         :return: This posterior, updated.

@@ -40,6 +40,12 @@ def test_the_default_kernels_are_matern_32_with_private_ones_beside_them(num_pri
     assert kernel.batch_shape == (4 + 3 * num_private,)
 
 
+def test_inputs_with_other_columns_than_time_are_an_error_that_says_which_to_name():
+    x, _, y = make_series(20)
+    with pytest.raises(ValueError, match=r"active_dims=\(0,\)"):
+        MarkovGPVAE(2, 2).double().loss((torch.cat([x, x], dim=-1), y))
+
+
 @pytest.mark.parametrize("network", ["jointfactornet", "factornet", "pointnet"])
 def test_it_is_gpvae_with_the_same_kernel(network):
     kernel = MaternKernel(nu=1.5, batch_shape=torch.Size([2]))
