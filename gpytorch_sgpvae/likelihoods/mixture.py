@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal, constraints
 
-from .observation_models.distributions import ColumnwiseDistribution, bisect
+from .observation_models.distributions import ColumnwiseDistribution, bisect, whole_quantile
 from .targets import check_support
 
 # Draws for each value where a family of distributions knows no distribution function.
@@ -71,14 +71,17 @@ def draw(components: Distribution) -> Tensor:
 def _quantile(components: Distribution, p: Tensor) -> Tensor:
     if isinstance(components, ColumnwiseDistribution):
         return torch.cat([_quantile(part, p) for part in components.parts], dim=-1)
+    if components.support is not None and components.support.is_discrete:
+        mean, variance = moments(components)
+        if bool((mean.isfinite() & variance.isfinite()).all()):
+            return whole_quantile(partial(cdf, components), p, mean, variance.sqrt())
     try:
         # The mixture's quantile lies between those of its components.
         bounds = components.icdf(p)  # (S, *T, N, P)
         lower, upper = bounds.amin(0), bounds.amax(0)
     except NotImplementedError:
         lower, upper = _bracket(components, p)
-    whole = components.support is not None and components.support.is_discrete
-    lower, upper = bisect(partial(cdf, components), p, lower, upper, whole)
+    lower, upper = bisect(partial(cdf, components), p, lower, upper)
     # A whole number between the two is the quantile of counts, exactly; to a real quantile it is as close as the rest.
     return torch.where(upper.floor() >= lower, upper.floor(), 0.5 * (lower + upper))
 

@@ -201,7 +201,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
                 for suffix in ("std", "lower", "upper"):
                     values = chosen[f"{name}_{suffix}"]
                     spread = pd.Series(np.nan, index=range(len(df)), dtype=values.dtype if len(values) else float)
-                    spread.iloc[where] = values.to_numpy()
+                    if len(where):  # pandas refuses to put no labels among numbers
+                        spread.iloc[where] = values.to_numpy()
                     result[f"{name}_{suffix}"] = spread.array
                 result[f"{name}_filled"] = holes[:, j]
         return result

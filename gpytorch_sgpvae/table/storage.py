@@ -28,7 +28,7 @@ from .reading import TableReader
 DESCRIPTION = "imputer.json"
 KIND = "gpytorch_sgpvae.table"
 # To be raised when older versions of this package could no longer read what is written.
-FORMAT = 1
+FORMAT = 2
 # What tensors are called: those of the model, and the arrays of the places' effects.
 MODEL = "model."
 PLACES = ("places", "effects", "spread")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gpytorch_sgpvae import DecoderLikelihood, table
-from gpytorch_sgpvae.table import families
+from gpytorch_sgpvae.table import TableError, families
 from gpytorch_sgpvae.table.families import FAMILIES, fit_column, guess_family, make_column
 from gpytorch_sgpvae.table.outputs import Outputs
 
@@ -53,6 +53,109 @@ def test_the_family_is_guessed(family):
 )
 def test_small_columns_are_guessed_too(values, family):
     assert guess_family(pd.Series(values, name="y")) == family
+
+
+season = np.sin(np.arange(400) * 2 * np.pi / 365)
+NO_COUNTS = {
+    "degrees from 0 to 35": np.round(17 + 12 * season + 3 * random.normal(size=400)).clip(0, 35),
+    "degrees, each as often": np.arange(360) % 36,
+    "degrees around 5": np.round(7 + 2.5 * random.normal(size=400)).clip(0),
+    "humidity in percent": np.round(100 * random.beta(5, 3, 400)),
+    "pressure in hPa": np.round(1013 + 8 * random.normal(size=400)),
+    "years": np.arange(400) % 40 + 1980,
+    "ids": np.arange(400),
+    "months": np.arange(396) % 12 + 1,
+    "weekdays": np.arange(399) % 7,
+    "ratings": random.integers(1, 6, 400),
+    "eighths of the sky": np.round(8 * random.beta(0.5, 0.4, 400)),
+}
+CONCENTRATIONS = {
+    "CO in steps of 100": 100 * np.round(np.exp(7 + 0.8 * random.normal(size=400)) / 100).clip(1, 100),
+    "PM2.5, whole": np.round(np.exp(4 + random.normal(size=400))).clip(3, 900),
+    "PM2.5": np.exp(4 + random.normal(size=400)).clip(3, 900),
+}
+
+
+@pytest.mark.parametrize("name", NO_COUNTS)
+def test_whole_numbers_that_count_nothing_are_real(name):
+    assert guess_family(column(NO_COUNTS[name].astype(float))) == "real"
+
+
+@pytest.mark.parametrize("name", CONCENTRATIONS)
+def test_concentrations_above_zero_are_positive(name):
+    assert guess_family(column(CONCENTRATIONS[name])) == "positive"
+
+
+@pytest.mark.parametrize(
+    ("values", "family"),
+    [
+        (random.poisson(0.7, 400), "count"),
+        (random.poisson(3 * random.gamma(1, 1, 400)), "count"),
+        (5 * random.poisson(1, 400), "real"),  # 0, 5, 10, ...
+        (random.poisson(200 * random.gamma(2, 0.5, 400)), "positive"),  # as large as any other number
+        ((random.random(400) < 0.3) * np.round(random.gamma(0.7, 60, 400)), "amount"),  # rain in tenths of mm
+        ((random.random(400) < 0.98) * np.round(np.exp(1 + random.normal(size=400)), 1), "amount"),  # some zeros
+        (np.append(random.gamma(2, 5, 400), [1e-6] * 5), "amount"),  # the logarithms have a longer tail
+        (np.abs(20 + 7 * random.normal(size=400)) + 1, "real"),  # a summer's temperatures: a wide range, no tail
+        (273 + random.gamma(1, 5, 400), "real"),  # kelvins: a tail, no range
+    ],
+)
+def test_the_guess_looks_at_size_gaps_zeros_range_and_tail(values, family):
+    assert guess_family(column(values.astype(float))) == family
+
+
+@pytest.mark.parametrize("family", ["count", "positive", "amount"])
+def test_every_guess_can_be_overridden(family):
+    years = column(np.arange(1980.0, 2020.0))
+    assert fit_column(years).family == "real"
+    assert fit_column(years, family).family == family
+
+
+def test_temperatures_of_a_summer_do_not_refuse_those_of_a_winter():
+    for summer in (column(5 + 30 * random.beta(2, 3, 400)), column(NO_COUNTS["degrees from 0 to 35"])):
+        fitted = fit_column(summer)
+        targets = torch.tensor(fitted.encode(pd.Series([-2.0, -40.0], name="y")))
+        np.testing.assert_allclose(fitted.values_of(targets).numpy(), [-2.0, -40.0])
+
+
+@pytest.mark.parametrize("family", ["positive", "amount", "count"])
+def test_a_negative_value_is_refused_where_the_guess_rules_it_out(family):
+    fitted = fit_column(column(COLUMNS[family]))
+    message = rf"'y' is of the family {family}, .* but has -2 in row 2\. Correct it, or .*families={{'y': 'real'}}"
+    with pytest.raises(TableError, match=message):
+        fitted.encode(pd.Series([1.0, -2.0], name="y"))
+
+
+@pytest.mark.parametrize("values", [*CONCENTRATIONS.values(), COLUMNS["amount"]])
+def test_intervals_of_concentrations_are_never_negative(values):
+    outputs = Outputs([fit_column(column(values))])
+    likelihood = DecoderLikelihood(torch.nn.Identity(), outputs.observation_model().double())
+    nothing = torch.zeros(4, 1, dtype=torch.float64)
+    decoded = torch.tensor([[-9.0], [-3.0], [0.0], [3.0]]).double()
+    with torch.no_grad():
+        distribution = outputs.in_units(likelihood(decoded), nothing, nothing)
+    assert (distribution.icdf(torch.tensor(0.025).double()) >= 0).all()
+    assert (distribution.icdf(torch.tensor(0.975).double())[2:] > 0).all()
+
+
+@pytest.mark.parametrize("mean", [1e1, 1e4, 1e6, 1e9])
+def test_counts_of_any_size_start_as_close_to_the_data(mean):
+    """Before any training, the decoder's zero is the mean, and counts are noisy as a part of their logarithms is."""
+    values = column(random.poisson(mean * random.gamma(10, 0.1, 300)).astype(float))
+    fitted = fit_column(values, "count")
+    targets = fitted.encode(values)
+    np.testing.assert_array_equal(targets, values.to_numpy())
+    outputs = Outputs([fitted])
+    model = outputs.observation_model().double()
+    outputs.initialize(model, targets[:, None])
+    shift, scale = (torch.tensor(value).double() for value in outputs.decoder_scale(targets[:, None]))
+    assert 1 < scale < shift < 20
+    with torch.no_grad():
+        distribution = model((shift + scale * torch.tensor([-5.0, 0.0]).double()).unsqueeze(-1))
+    low, middle = distribution.mean.flatten().tolist()
+    assert middle == pytest.approx(np.nanmean(targets), rel=1e-4)
+    assert low > 1e-9 * mean
+    assert 0.02 < model.dispersion.reciprocal().item() / 0.1 < 0.3
 
 
 @pytest.mark.parametrize("family", COLUMNS)

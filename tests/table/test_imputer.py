@@ -33,6 +33,31 @@ class TestTransform:
         assert set(filled["wet"]) == {True, False}
         assert set(filled["sky"]) == {"clear", "dark", "gray"}
 
+    @pytest.mark.parametrize("dtype", ["bool", "boolean", "object", "string", "category", "int"])
+    def test_a_flag_without_holes_stays_as_it_is(self, dtype):
+        day = np.tile(np.arange(6.0), 4)
+        table = pd.DataFrame({"site": np.repeat(list("abcd"), 6), "day": day, "y": np.sin(day)})
+        flag = pd.Series(table["y"] > 0)
+        if dtype in ("object", "string", "category"):
+            flag = flag.map({True: "yes", False: "no"})
+        table["flag"] = flag.astype(dtype)
+        table.loc[::5, "y"] = np.nan
+        imputer = SGPVAEImputer(["day"], ["y", "flag"], "site", max_epochs=1, progress=False).fit(table)
+        assert imputer.families_["flag"] == "flag"
+        for filled in (imputer.transform(table), imputer.transform(table, intervals=True), *imputer.sample(table, 1)):
+            pd.testing.assert_series_equal(filled["flag"], table["flag"])
+            assert filled["y"].notna().all()
+        spread = imputer.transform(table, intervals=True)
+        assert spread[["flag_std", "flag_lower", "flag_upper"]].isna().all(axis=None)
+        assert not spread["flag_filled"].any()
+
+    def test_values_beyond_those_of_the_fit_are_taken(self, imputer, table):
+        winter = table.assign(temp=table["temp"] - 40)
+        filled = imputer.transform(winter, intervals=True)
+        assert winter["temp"].max() < 0
+        assert filled["temp"].notna().all()
+        assert (filled["temp_lower"].dropna() < 0).any()
+
     def test_the_order_of_the_rows_does_not_matter(self, imputer, table):
         order = np.random.default_rng(0).permutation(len(table))
         temp = imputer.transform(table.iloc[order])["temp"].sort_index()
@@ -203,6 +228,24 @@ class TestFit:
         imputer = SGPVAEImputer(["day"], ["cars", "temp"], "site", families=families, max_epochs=5, progress=False)
         predicted = imputer.fit(table).predict(table[["site", "day"]], context=table)
         assert 0.8 < predicted["cars_std"].mean() / 20 < 1.5
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("mean", [1e1, 1e4, 1e6, 1e9])
+    def test_counts_of_any_size_have_intervals_that_hold_nine_of_ten(self, mean):
+        random = np.random.default_rng(0)
+        table = pd.DataFrame({"site": np.repeat(np.arange(8), 20), "day": np.tile(np.arange(20.0), 8)})
+        rate = mean * np.exp(0.5 * np.sin(table["day"] / 3 + table["site"]))
+        truth = random.poisson(rate * random.gamma(50, 1 / 50, len(table))).astype(float)
+        table["y"] = np.where(np.arange(len(table)) % 4, truth, np.nan)
+        families = {"y": "count"}
+        imputer = SGPVAEImputer(["day"], ["y"], "site", families=families, max_epochs=30, progress=False).fit(table)
+        filled = imputer.transform(table, intervals=True)
+        holes = filled["y_filled"]
+        inside = (filled["y_lower"] <= truth) & (truth <= filled["y_upper"])
+        assert inside[holes].mean() >= 0.85
+        # what is not known is 14 % of the rate, and Poisson's noise
+        width = (filled["y_upper"] - filled["y_lower"])[holes].mean()
+        assert width < 2 * 3.92 * np.hypot(0.14 * mean, mean**0.5)
 
     @pytest.mark.slow
     def test_one_long_task_is_learnt_in_windows(self, monkeypatch):

@@ -7,18 +7,37 @@ import pandas as pd
 
 from ..numbers import is_mostly_text, read_numbers
 
-# From so many zeros on, a column of amounts has a mass there.
+# Counts are small: at least half of those above zero are below SMALL.
+SMALL = 10
+# Counts have no gaps: of the whole numbers from 1 to their median, at least so many occur.
+LEAST_PRESENT = 2 / 3
+# The least variance of counts, in units of their mean, however few there are: Poisson's is 1.
+LEAST_DISPERSION = 0.5
+# From so many zeros on, a column has a mass there, if no other value is more than half as frequent.
 MANY_ZEROS = 0.05
-# Where values have a longer tail than that, their logarithms are looked at (an exponential distribution has 2).
+# Where values have a longer tail than that, their logarithms and square roots are looked at. The skewness of an
+# exponential distribution is 2.
 LONG_TAIL = 1.0
+# How many times the 5 % quantile the 95 % quantile is at least, where those describe values better.
+WIDE_RANGE = 5.0
 
 
 def guess_family(column: pd.Series) -> str:
     """
-    Two different values that are text, booleans, or 0 and 1 are a flag; other text is a category. Whole numbers from 0
-    are counts, if there are zeros or they vary at least as much as Poisson's. Numbers from 0 of which one in twenty is
-    exactly 0 are amounts; numbers above 0 with a long tail, which their logarithms do not have, are positive. All
-    others are real.
+    Guess the family of a column, by these rules in this order:
+
+    * Two different values that are text, booleans, or 0 and 1 are a flag; other text is a category.
+    * Numbers of which one is negative are real.
+    * Whole numbers are counts if they are small and look like counts (visitors, accidents): the smallest is 0 or 1; at
+      least half of those above 0 are below 10; two thirds of the whole numbers from 1 to the median of those above 0
+      occur, so that 0, 5, 10, ... are none; they vary as much as Poisson's, up to what chance does to so many values;
+      and their skewness is at least half that of a negative binomial distribution of their mean and variance, up to
+      chance again. So months, ratings, whole degrees, years, percentages and hectopascals are no counts.
+    * Numbers from 0 are amounts if one in twenty or more is exactly 0, at least twice as many as have any other value.
+    * Numbers have a wide range and a long tail if the 95 % quantile of those above 0 is at least 5 times the 5 %
+      quantile, and the skewness is above 1. Then they are positive if all are above 0 and their logarithms have a
+      smaller skewness, and otherwise amounts if their square roots have. Concentrations are one or the other.
+    * All others are real, which takes any number in the tables to come: temperatures of a summer may be below 0 later.
     """
     present = column.dropna()
     if isinstance(column.dtype, pd.CategoricalDtype) or is_mostly_text(column):
@@ -31,13 +50,49 @@ def guess_family(column: pd.Series) -> str:
         return "flag"
     if values.min() < 0:
         return "real"
-    if (values == np.floor(values)).all() and (values.min() == 0 or values.var() >= values.mean()):
+    if _are_counts(values):
         return "count"
-    if np.mean(values == 0) >= MANY_ZEROS:
+    if _has_mass_at_zero(values):
         return "amount"
-    if values.min() > 0 and _skewness(values) > LONG_TAIL and abs(_skewness(np.log(values))) < _skewness(values):
-        return "positive"
+    if _has_long_tail(values):
+        if values.min() > 0 and _is_flatter(np.log(values), values):
+            return "positive"
+        if _is_flatter(np.sqrt(values), values):
+            return "amount"
     return "real"
+
+
+def _are_counts(values: np.ndarray) -> bool:
+    """Whether numbers from 0 are small whole numbers, spread as counts are."""
+    above = values[values > 0]
+    if (values != np.floor(values)).any() or values.min() > 1 or not len(above) or np.mean(above < SMALL) < 0.5:
+        return False
+    possible = np.arange(1, np.median(above) + 1)
+    mean, variance = values.mean(), values.var()
+    # The standard error of N values' variance is sqrt(2 / N) of it, and that of their skewness sqrt(6 / N).
+    least = max(LEAST_DISPERSION, 1 - 3 * np.sqrt(2 / len(values)))
+    if np.isin(possible, above).mean() < LEAST_PRESENT or variance == 0 or variance < least * mean:
+        return False
+    # that of a binomial, Poisson and negative binomial distribution alike
+    skewness = (2 * variance / mean - 1) / np.sqrt(variance)
+    return _skewness(values) >= 0.5 * (skewness - np.sqrt(6 / len(values)))
+
+
+def _has_mass_at_zero(values: np.ndarray) -> bool:
+    zeros = np.sum(values == 0)
+    others = np.unique(values[values > 0], return_counts=True)[1]
+    return zeros >= MANY_ZEROS * len(values) and zeros >= 2 * others.max(initial=0)
+
+
+def _has_long_tail(values: np.ndarray) -> bool:
+    above = values[values > 0]
+    low, high = np.quantile(above, [0.05, 0.95]) if len(above) else (1.0, 1.0)
+    return high >= WIDE_RANGE * low and _skewness(values) > LONG_TAIL
+
+
+def _is_flatter(flattened: np.ndarray, values: np.ndarray) -> bool:
+    """Whether a function of the values has a smaller skewness than they have."""
+    return abs(_skewness(flattened)) < _skewness(values)
 
 
 def _skewness(values: np.ndarray) -> float:

@@ -22,6 +22,11 @@ from ..errors import TableError, name_rows
 from ..numbers import read_numbers
 from .base import OutputColumn, as_vector, check_varies
 
+# The decoder's values for counts are as large as for counts of this mean, or smaller where counts are.
+TYPICAL_COUNT = 10.0
+# The part of the variance of counts' logarithms that is noise before any training.
+NOISE = 0.1
+
 
 class NumberColumn(OutputColumn):
     """A column of numbers, of which a family may take only some."""
@@ -43,9 +48,13 @@ class NumberColumn(OutputColumn):
         if len(rows):
             raise TableError(
                 f"The output {self.name!r} is of the family {self.family}, {self.expected}, but has "
-                f"{values[rows[0]]:g} in {name_rows(column, rows)}. Correct it, or fit with another family "
-                f"({RealColumn.family} takes any number)."
+                f"{values[rows[0]]:g} in {name_rows(column, rows)}. Correct it, or fit with another family: "
+                f"families={{{self.name!r}: {RealColumn.family!r}}} takes any number."
             )
+        return self.standardize(values)
+
+    def standardize(self, values: np.ndarray) -> np.ndarray:
+        """The targets of values that the family takes."""
         return (self.flatten(values) - self.shift) / self.scale
 
     @staticmethod
@@ -149,11 +158,17 @@ class AmountColumn(NumberColumn):
 
 
 class CountColumn(NumberColumn):
-    """Whole numbers from 0: negative binomial, without any units."""
+    """
+    Whole numbers from 0: negative binomial. Its targets have no units, but its rates do: the scale is that of
+    :class:`~gpytorch_sgpvae.NegativeBinomialObservations`, 1 for small counts.
+    """
 
     family = "count"
     expected = "whole numbers from 0"
     is_read_as_logarithm = True
+
+    def standardize(self, values: np.ndarray) -> np.ndarray:
+        return values
 
     @staticmethod
     def is_outside(values: np.ndarray) -> np.ndarray:
@@ -161,20 +176,25 @@ class CountColumn(NumberColumn):
 
     @staticmethod
     def units(targets: np.ndarray) -> tuple[float, float]:
-        return 0.0, 1.0
+        # Counts of any size are to the decoder what those around 10 are: a value below zero is a small rate, and not
+        # one of exp(-1000), which large counts would pull at with a million times the force of all others.
+        return 0.0, max(1.0, float(targets.mean()) / TYPICAL_COUNT)
 
     def decode(self, values: np.ndarray) -> np.ndarray:
         return np.round(values)
 
     @classmethod
     def observation_model(cls, group: Sequence[OutputColumn]) -> ObservationModel:
-        return NegativeBinomialObservations(len(group))
+        return NegativeBinomialObservations(len(group), rate_scale=torch.tensor([column.scale for column in group]))
 
     @classmethod
     def initialize(cls, observation_model: Any, targets: np.ndarray) -> None:
-        # twice Poisson's variance: no optimizer gets from 1 to the hundreds that large counts may need
-        observation_model.dispersion = torch.tensor(np.nanmean(targets, 0))
+        # The variance of the logarithm of a count is about 1 / μ + 1 / r. A part of what is seen is noise, the rest is
+        # what the model explains: no optimizer gets from 1 to the hundreds that large counts may need.
+        variance = np.nanvar(np.log1p(targets), 0)
+        observation_model.dispersion = torch.tensor(1 / (NOISE * np.maximum(variance, 1 / np.nanmean(targets, 0))))
 
     def decoder_scale(self, targets: np.ndarray) -> tuple[list[float], list[float]]:
-        # the decoder need not learn how large counts are
-        return [float(np.nanmean(targets))], [float(np.nanstd(targets))]
+        # the decoder need not learn how large counts are; a few that are huge do not decide on the others' scale
+        stddev = float(np.nanstd(targets)) / self.scale
+        return [float(np.nanmean(targets)) / self.scale], [min(stddev, TYPICAL_COUNT)]

@@ -220,6 +220,16 @@ class TestApproximation:
         for value, other in zip(model.initial_sites(y), PoissonObservations(1).initial_sites(y), strict=True):
             torch.testing.assert_close(value, other)
 
+    def test_large_counts_in_units_have_the_likelihoods_mode_and_curvature(self):
+        model = NegativeBinomialObservations(1, rate_scale=1e5).double().initialize(dispersion=40.0)
+        y = torch.tensor([[1e5], [1e6], [3e6]]).double()
+        h, precision = (value.detach() for value in model.initial_sites(y))
+        assert (h.abs() < 100).all()
+        (slope,) = torch.autograd.grad(model(h.requires_grad_()).log_prob(y).sum(), h, create_graph=True)
+        (curvature,) = torch.autograd.grad(slope.sum(), h)
+        torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0.0, atol=1e-8)
+        torch.testing.assert_close(-curvature, precision, rtol=1e-6, atol=0.0)
+
     def test_zeros_of_counts_are_flags(self):
         zeros = torch.zeros(N, P)
         flags = BernoulliObservations(P).initial_sites(zeros)

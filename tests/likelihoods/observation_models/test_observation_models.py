@@ -332,6 +332,22 @@ def test_a_rate_that_starts_far_too_low_still_learns(family):
     torch.testing.assert_close(decoded.grad, torch.ones(1, P))
 
 
+def test_the_means_of_counts_have_a_scale_that_is_no_part_of_the_state():
+    decoded = torch.tensor([[0.0, 10.0]])
+    plain, scaled = (
+        NegativeBinomialObservations(2),
+        NegativeBinomialObservations(2, rate_scale=torch.tensor([1.0, 1e6])),
+    )
+    torch.testing.assert_close(scaled(decoded).mean, plain(decoded).mean * torch.tensor([1.0, 1e6]))
+    assert scaled.state_dict().keys() == plain.state_dict().keys()
+
+
+@pytest.mark.parametrize("rate_scale", [0.0, torch.tensor([1.0, -1.0]), torch.ones(3)])
+def test_a_scale_that_is_not_positive_or_of_another_size_is_refused(rate_scale):
+    with pytest.raises(ValueError, match="rate_scale must be a positive number or 2 of them, one for each output, got"):
+        NegativeBinomialObservations(2, rate_scale=rate_scale)
+
+
 class TestModules:
     def test_the_decoder_must_give_as_many_values_as_they_take(self, case, family):
         model = case.make(P)
