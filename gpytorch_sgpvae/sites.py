@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,20 +153,33 @@ class GaussianSites:
 
 
 def side_by_side(parts: Sequence[GaussianSites]) -> GaussianSites:
-    """The sites of different points of the same tasks (`*T x J x N` each), one after the other."""
-    precision_mean = torch.cat([part.precision_mean for part in parts], dim=-1)
-    precision = torch.cat([part.precision for part in parts], dim=-1)
+    """
+    The sites of different points of the same tasks (`*T x J x N` each), one after the other. Points with fewer
+    pseudo-observations than others get further ones that say nothing.
+    """
     first, *others = (part.loadings for part in parts)
     if all(loadings is None or loadings.dim() == 2 for loadings in (first, *others)) and all(
         _are_equal(first, other) for other in others
     ):
-        return GaussianSites(precision_mean, precision, first)
-    explicit = [part.explicit_loadings() for part in parts]
-    expanded = [
-        loadings.expand(*part.shape[:-2], part.shape[-1], *loadings.shape[-2:])
-        for loadings, part in zip(explicit, parts, strict=True)
-    ]
-    return GaussianSites(precision_mean, precision, torch.cat(expanded, dim=-3))
+        loadings = first
+    else:
+        J = max(part.shape[-2] for part in parts)
+        parts = [_with_as_many(part, J) for part in parts]
+        loadings = torch.cat([part.explicit_loadings() for part in parts], dim=-3)
+    precision_mean = torch.cat([part.precision_mean for part in parts], dim=-1)
+    return GaussianSites(precision_mean, torch.cat([part.precision for part in parts], dim=-1), loadings)
+
+
+def _with_as_many(sites: GaussianSites, J: int) -> GaussianSites:
+    """The same sites with J pseudo-observations of each point, and loadings for each point (`*T x N x J x K`)."""
+    more = J - sites.shape[-2]
+    loadings = sites.explicit_loadings()
+    loadings = loadings.expand(*sites.shape[:-2], sites.shape[-1], *loadings.shape[-2:])
+    return GaussianSites(
+        pad(sites.precision_mean, (0, 0, 0, more)),
+        pad(sites.precision, (0, 0, 0, more)),
+        pad(loadings, (0, 0, 0, more)),
+    )
 
 
 def _are_equal(left: Tensor | None, right: Tensor | None) -> bool:

@@ -9,7 +9,18 @@ import torch
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.variational import LMCVariationalStrategy
 
-from gpytorch_sgpvae import GPVAE, MLP, SGPVAE, VAE, LinearPlus, PoissonObservations, Posterior, TaskELBO, refine
+from gpytorch_sgpvae import (
+    GPVAE,
+    MLP,
+    SGPVAE,
+    VAE,
+    LinearPlus,
+    MarkovGPVAE,
+    PoissonObservations,
+    Posterior,
+    TaskELBO,
+    refine,
+)
 
 
 def make(cls):
@@ -115,3 +126,16 @@ def test_the_gap_of_latent_functions_inferred_together_is_never_negative_for_cou
     assert (gap[[0, 2]] > 0).all() == (steps > 0)
     assert posterior(torch.rand(4, 2).double()).mean.isfinite().all()
     assert (model.strategy.kl_divergence() >= 0).all()
+
+
+@pytest.mark.parametrize("cls", [GPVAE, MarkovGPVAE])
+def test_a_refined_joint_posterior_takes_in_further_rows(cls):
+    """Refined sites have loadings of each point's own, those of further rows the network's."""
+    model = cls(3, 2, network="jointfactornet", decoder=torch.nn.Linear(2, 3)).double().eval()
+    x, y = torch.rand(12, 1).double().sort(0).values, torch.randn(12, 3).double()
+    posterior = refine(model, (x[:7], y[:7]), steps=1).posterior.update((x[7:], y[7:]))
+    new = torch.tensor([[0.5], [2.0]]).double()
+    # with a linear decoder and Gaussian noise the network's sites are the best ones already
+    expected = model.condition((x, y))(new)
+    torch.testing.assert_close(posterior(new).mean, expected.mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(posterior(new).variance, expected.variance, rtol=0, atol=1e-6)
