@@ -131,11 +131,9 @@ class GaussianSites:
         """Whether these are sites of the sums of latent functions by these loadings, and say so."""
         return self.loadings is not None and _are_equal(self.loadings, loadings)
 
-    def expand(self, tasks: torch.Size) -> GaussianSites:
-        """The same for each of many tasks."""
-        missing = (1,) if self.precision.dim() == 1 else self.shape[-2:]
-        shape = torch.Size([*tasks, *missing])
-        if self.shape == shape:
+    def expand(self, shape: torch.Size | tuple[int, ...]) -> GaussianSites:
+        """The same for each of many tasks, as sites of a larger shape."""
+        if self.shape == torch.Size(shape):
             return self
         return GaussianSites(self.precision_mean.expand(shape), self.precision.expand(shape), self.loadings)
 

@@ -164,7 +164,7 @@ class DenseJointEncoding(Encoding):
         """In the cubic cost of all entries together: their matrix is factorized anew."""
         further = self.strategy.sites_of_further(context, self.tasks)
         x = torch.cat([part.expand(*self.tasks, *part.shape[-2:]) for part in (self.x, context.x)], dim=-2)
-        sites = side_by_side([self.sites.expand(self.tasks), further.expand(self.tasks)])
+        sites = side_by_side([part.expand((*self.tasks, *part.shape[-2:])) for part in (self.sites, further)])
         return self.strategy.encode_sites(x, sites, x)[0]
 
     def state_dict(self) -> dict[str, Tensor]:

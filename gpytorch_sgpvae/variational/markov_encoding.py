@@ -375,7 +375,8 @@ class MarkovStream(Encoding):
         All pieces and a further one. A piece that is no longer than the next one is joined with it, so that there are
         never more than a few.
         """
-        pieces = [*self.pieces, (x.expand(*self.tasks, *x.shape[-2:]), sites.expand(self.tasks))]
+        rows = sites.shape[-1:] if self.strategy.num_latents is None else sites.shape[-2:]
+        pieces = [*self.pieces, (x.expand(*self.tasks, *x.shape[-2:]), sites.expand((*self.tasks, *rows)))]
         while len(pieces) > 1 and pieces[-2][0].shape[-2] <= pieces[-1][0].shape[-2]:
             (left, left_sites), (right, right_sites) = pieces[-2:]
             pieces[-2:] = [(_cat((left, right), self.tasks), side_by_side((left_sites, right_sites)))]

@@ -159,6 +159,23 @@ class TestStreams:
                 torch.testing.assert_close(actual, expected, **TOLERANCE)
 
 
+@pytest.mark.parametrize("tasks", [(), (3,)])
+def test_a_stream_of_one_output_without_a_latent_dimension(tasks):
+    model = TestKernels().model_with(MaternKernel(nu=2.5), num_latents=None, num_outputs=1).eval()
+    x, y = make_series(*tasks)
+    y = y[..., 0]
+    posterior = condition(model, (x[..., :20, :], y[..., :20]))
+    for n in range(20, 40):
+        posterior.update((x[..., n : n + 1, :], y[..., n : n + 1]))
+    everything = condition(model, (x, y))
+    for new in (torch.tensor([[13.0], [20.0]]).double(), x):
+        torch.testing.assert_close(posterior(new).mean, everything(new).mean, **TOLERANCE)
+        torch.testing.assert_close(posterior(new).covariance_matrix, everything(new).covariance_matrix, **TOLERANCE)
+    assert posterior.sample(new, 2).shape == (2, *tasks, 40)
+    loaded = Posterior.from_state_dict(model, posterior.state_dict())
+    torch.testing.assert_close(loaded(x).variance, everything(x).variance, **TOLERANCE)
+
+
 @networks
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_look_without_gradients_does_not_cost_them_later(network, streamed):
@@ -254,10 +271,10 @@ class TestPaths:
 
 
 class TestKernels:
-    def model_with(self, kernel, forward=None, num_latents=2):
+    def model_with(self, kernel, forward=None, num_latents=2, num_outputs=3):
         class Model(gpytorch.models.ApproximateGP):
             def __init__(self):
-                q_f = AmortizedVariationalDistribution(FactorNet(3, num_latents, (8,)))
+                q_f = AmortizedVariationalDistribution(FactorNet(num_outputs, num_latents, (8,)))
                 super().__init__(MarkovAmortizedVariationalStrategy(self, q_f))
                 self.covar_module = kernel
 
