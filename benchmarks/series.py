@@ -61,7 +61,7 @@ class Series(NamedTuple):
     :param values: g (`K x N`).
     :param precision: :math:`\lambda` of each value's noise (`K x N`).
     :param lengthscale: (`K`).
-    :param variance: Of the signal (`K`).
+    :param variance: The variance of the signal (`K`).
     """
 
     times: Tensor
@@ -97,7 +97,8 @@ def recursion(series: Series) -> ValueAndGradient:
         - \tfrac 1 2 \sum_n \left[ \log (2 \pi / \lambda_n) + \lambda_n (g_n - \hat f_n)^2 + \lambda_n v_n \right]
         - \tfrac 1 2 \Bigl[ \log |B| + \sum_n \lambda_n (g_n - \hat f_n) \hat f_n - \sum_n \lambda_n v_n \Bigr]
     """
-    from gpytorch_sgpvae.linalg.markov import Chain, markov_posterior
+    from gpytorch_sgpvae.linalg.chain import Chain
+    from gpytorch_sgpvae.linalg.markov import markov_posterior
     from gpytorch_sgpvae.linalg.state_space import to_state_space
 
     g, precision = (tensor.clone().requires_grad_() for tensor in (series.values, series.precision))

@@ -57,7 +57,7 @@ nitpick_ignore_regex = [
         "py:.*",
         r"gpytorch_sgpvae\.variational\.(amortized_strategy|encoding|conditioning|joint_prior|joint_strategy|point_marginals)\..*",
     ),
-    ("py:.*", r"gpytorch_sgpvae\.(variational\.state_space_prior|linalg\.markov)\..*"),
+    ("py:.*", r"gpytorch_sgpvae\.(variational\.state_space_prior|linalg\.(markov|chain))\..*"),
     ("py:.*", r"gpytorch_sgpvae\..*\._.*"),
     ("py:.*", r"gpytorch_sgpvae\.(datasets\.missingness|inference_networks\.stacked_mlp|mlp|models\.base)\..*"),
     ("py:.*", r"gpytorch_sgpvae\.(table\.outputs|training\.task_dataset|utils\.seeds)\..*"),

@@ -88,7 +88,7 @@ def _start(model: AmortizedModel, tasks: list[Task]) -> None:
 
 
 def _loss(model: AmortizedModel, tasks: list[Task], seed: int) -> Callable[[], Tensor]:
-    """Of some tasks, drawn anew for each step."""
+    """The objective of some tasks, which are drawn anew for each step."""
     num_entries = _num_entries(tasks)
     batch_size = max(1, min(len(tasks), ENTRIES_PER_STEP // num_entries))
     generator = torch.Generator().manual_seed(seed)

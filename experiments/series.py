@@ -27,7 +27,7 @@ from .training import BUDGET, PREDICTION_SAMPLES, optimize_for
 DATA_SEED = 1
 POINTS_PER_DAY = 25
 OUTPUTS = {"temperature": "°C", "pressure": "hPa", "wind": "m/s", "humidity": "%"}
-# Of the trend, the cycle and the fronts in each output.
+# The weights of the trend, the cycle and the fronts in each output.
 LOADINGS = np.array([[0.6, 0.7, 0.4], [0.5, 0.1, -0.8], [0.2, 0.5, 0.6], [-0.4, -0.7, 0.4]])
 NOISE = np.array([0.5, 0.8, 0.2, 2.0])  # standard deviations, in the outputs' units
 # Days over which the parts change.

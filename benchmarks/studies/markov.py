@@ -38,7 +38,7 @@ from ..study import COLOURS, GIB, Goal, Options, Report, duration, size, spread,
 from .growth import slope
 
 STUDY = "markov"
-# Of the processor, not of the clock on the wall: on one core they are the same unless others use it too.
+# Seconds of the processor, not of the clock on the wall: on one core they are the same unless others use it too.
 CLOCK = time.process_time
 HIDDEN_SIZES = (20, 20)
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .markov import Chain, MarkovSites, draw_states, markov_posterior, mean_of_many, take_points
+from .chain import Chain, MarkovSites
+from .markov import draw_states, markov_posterior, mean_of_many, take_points
 
 # Numbers in the states' covariances of all copies of a chain that run side by side.
 MOST_NUMBERS = 2**24

@@ -7,7 +7,7 @@ from gpytorch.models import ApproximateGP
 from torch import Tensor
 
 from ..context import Context
-from ..linalg.markov import Chain, MarkovSites
+from ..linalg.chain import Chain, MarkovSites
 from ..sites import GaussianSites
 from .amortized_variational_distribution import AmortizedVariationalDistribution
 from .joint_prior import JointPrior

@@ -11,18 +11,8 @@ from linear_operator.operators import BlockDiagLinearOperator, DiagLinearOperato
 from torch import Tensor
 
 from ..context import Context
-from ..linalg.markov import (
-    Chain,
-    Known,
-    MarkovPosterior,
-    MarkovSites,
-    MarkovStates,
-    markov_posterior,
-    states_after,
-    states_at,
-    take_points,
-    update,
-)
+from ..linalg.chain import Chain, Known, MarkovPosterior, MarkovSites, MarkovStates
+from ..linalg.markov import markov_posterior, states_after, states_at, take_points, update
 from ..linalg.paths import covariance_at, draw_paths
 from ..sites import GaussianSites, side_by_side
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior

@@ -10,7 +10,8 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from linear_operator.operators import BlockDiagLinearOperator, DiagLinearOperator
 from torch import Tensor
 
-from ..linalg.markov import MarkovStates, seen, seen_mean
+from ..linalg.chain import MarkovStates
+from ..linalg.markov import seen, seen_mean
 from .posterior_covariance import LazyJointCovariance, LazyMatrix, check_rows
 
 # Numbers in the states' covariances that are computed at a time.

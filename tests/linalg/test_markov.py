@@ -6,16 +6,8 @@ import helpers
 import pytest
 import torch
 
-from gpytorch_sgpvae.linalg.markov import (
-    Chain,
-    Known,
-    MarkovSites,
-    draw_states,
-    markov_posterior,
-    mean_of_many,
-    states_at,
-    update,
-)
+from gpytorch_sgpvae.linalg.chain import Chain, Known, MarkovSites
+from gpytorch_sgpvae.linalg.markov import draw_states, markov_posterior, mean_of_many, states_at, update
 from gpytorch_sgpvae.linalg.state_space import to_state_space
 
 
