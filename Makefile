@@ -22,7 +22,7 @@ demo-balls: .venv/examples.installed ## Train on two bouncing balls, print a tab
 test: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/tutorials.installed ## Run the tests
 	$(BIN)/python -m pytest
 
-test-fast: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/tutorials.installed ## Run the tests that are not slow, in under two minutes
+test-fast: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/tutorials.installed ## Run the tests that are not slow, in about two minutes
 	$(BIN)/python -m pytest -m "not slow"
 
 test-oldest: .venv-oldest/test.installed ## Run the tests with the lower bounds of pyproject.toml; downloads several GB
