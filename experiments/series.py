@@ -37,7 +37,7 @@ NUM_WAVES = 100
 NUM_LATENTS = 4
 # Kernels start between these lengthscales, in days, and one of them has a period of a day.
 SHORTEST, LONGEST, PERIOD = 0.1, 10.0, 1.0
-# Of the cycle in the state space; more would hardly change a kernel of lengthscale 1.
+# Harmonics of the cycle in the state space; more would hardly change a kernel of lengthscale 1.
 NUM_HARMONICS = 3
 LEARNING_RATE = 1e-2
 
@@ -45,10 +45,10 @@ LEARNING_RATE = 1e-2
 @dataclass(frozen=True)
 class Size:
     """
-    :param num_points: Of the series.
+    :param num_points: The number of points of the series.
     :param window: Rows of a window for training; a step has one window.
     :param inducing: Inducing points of the model that has them in each window.
-    :param seconds: Of the processor, for training.
+    :param seconds: Seconds of the processor for training.
     """
 
     num_points: int = 10_000
@@ -147,7 +147,7 @@ def window_loss(
     Minus the bound of a window of the series, another one at each call, divided by its rows.
 
     :param length: Rows of a window.
-    :param seed: Of the order of the windows, and of where they start.
+    :param seed: The seed of the order of the windows, and of where they start.
     :param shift: What is done to the times of a window (`... x N x 1`); by default nothing.
     """
     loader = TaskLoader(TaskDataset([(x, y)]).windows(length), batch_size=1, seed=seed)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.models import ApproximateGP
 from torch import Tensor
 
@@ -80,6 +81,15 @@ class MarkovAmortizedVariationalStrategy(JointStrategy):
     def prior_at(self, x: Tensor, **kwargs: Any) -> StateSpacePrior:
         """The prior at new inputs (`*T x N x D`)."""
         return self._prior_of(self._prior(self._for_latents(x), **kwargs), 0)
+
+    def prior_at_rows(self, x: Tensor) -> StateSpacePrior:
+        """The prior at inputs of a context, which never have a latent dimension (`*T x N x D`)."""
+        return self._prior_of(self._prior(self._insert_latents(x)), 0)
+
+    def prior_of_rows(self, x: Tensor) -> MultivariateNormal:
+        """The same as a distribution (`*T` x N x K, or `*T` x N)."""
+        prior = self.model.forward(self._insert_latents(x))
+        return prior if self.num_latents is None else MultitaskMultivariateNormal.from_batch_mvn(prior)
 
     def chains(self, at_x: StateSpacePrior, is_coupled: bool) -> tuple[list[Chain], Tensor]:
         """

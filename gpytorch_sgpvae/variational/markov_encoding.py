@@ -157,7 +157,7 @@ class MarkovEncoding(Encoding):
             self.is_coupled,
             self.strategy.num_latents is not None,
             self._as_they_came,
-            lambda: self.joint_covariances(self.strategy.prior_at(self.x)),
+            lambda: self.joint_covariances(self.strategy.prior_at_rows(self.x)),
         ).distribution(diag)
         if self.is_coupled:
             q_f.projected = self._projected
@@ -184,11 +184,14 @@ class MarkovEncoding(Encoding):
         shift, variance = (self._as_they_came(part, 1).to(loadings.dtype) for part in outputs)
         return self.mean.mT @ loadings.mT + shift, variance
 
+    @cached_property
+    def _places(self) -> Tensor:
+        """Where each of the context's rows is in the order of time (`*T x N`)."""
+        return self.order.argsort(dim=-1)
+
     def _as_they_came(self, values: Tensor, event: int) -> Tensor:
         """Values in the order of time (`... x N x event`), in the order of the context's rows."""
-        places = self.order.argsort(dim=-1)
-        if not self.is_coupled and self.strategy.num_latents is not None:
-            places = places.unsqueeze(-2)
+        places = self.strategy.for_chains(self._places, self.is_coupled)
         return take_points(values, places.expand(values.shape[: values.dim() - event]), event)
 
     # --- q(u), which is q(f) at the context's inputs
@@ -218,7 +221,7 @@ class MarkovEncoding(Encoding):
 
         def covariance() -> Tensor:
             check_rows(mean.shape[-1])
-            return self.strategy(self.x, prior=True).lazy_covariance_matrix.to_dense().expand(shape)
+            return self.strategy.prior_of_rows(self.x).lazy_covariance_matrix.to_dense().expand(shape)
 
         return AmortizedPrior(mean, LazyMatrix(mean, shape, covariance))
 
@@ -343,7 +346,7 @@ class MarkovStream(Encoding):
         if not context.num_points:
             return self
         pieces = self._with(context.x, further)
-        at_x = strategy.prior_at(context.x)
+        at_x = strategy.prior_at_rows(context.x)
         informative = further.precision > 0
         informative = informative if strategy.num_latents is None else informative.any(-2)  # (*T, N)
         if self.time is None or (informative & (at_x.times < self.time.unsqueeze(-1))).any():

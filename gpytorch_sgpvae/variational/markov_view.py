@@ -92,7 +92,9 @@ class MarkovView:
         blocks = LazyMatrix(mean, shape, lambda: self._in_blocks(process, covariances, 2).to(dtype))
         if diag:
             return MultitaskMultivariateNormal(mean, BlockDiagLinearOperator(blocks))
-        return MultitaskMultivariateNormal(mean, LazyJointCovariance(blocks, partial(self._joint_covariance, dtype)))
+        size = mean.shape[-2] * mean.shape[-1]
+        whole = LazyMatrix(mean, torch.Size([*mean.shape[:-2], size, size]), partial(self._joint_covariance, dtype))
+        return MultitaskMultivariateNormal(mean, LazyJointCovariance(blocks, whole))
 
     def _separate(self, diag: bool) -> MultivariateNormal:
         dtype, parts = self.prior_mean.dtype, [self._moments(process) for process in self.processes]

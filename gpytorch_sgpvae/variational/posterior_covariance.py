@@ -182,25 +182,23 @@ class LazyJointCovariance(PointwiseCovariance):
     A covariance matrix of all points that is computed when it is needed, as is that of each point.
 
     :param blocks: The covariance of each point (`*T x N x K x K`).
-    :param compute: Returns the matrix (`*T x (N K) x (N K)`).
+    :param whole: The matrix (`*T x (N K) x (N K)`).
     """
 
-    def __init__(self, blocks: LazyMatrix, compute: Callable[[], Tensor]):
-        super().__init__(blocks, compute=compute)
+    def __init__(self, blocks: LazyMatrix, whole: LazyMatrix):
+        super().__init__(blocks, whole)
         self._blocks = blocks
-        self._compute = compute
+        self._whole = whole
 
     @property
     def blocks(self) -> Tensor:  # type: ignore[override]
         return self._blocks.to_dense()
 
-    @cached(name="explicit")
     def explicit(self) -> LinearOperator:
-        return to_linear_operator(self._compute())
+        return self._whole.explicit()
 
     def _size(self) -> torch.Size:
-        *batch, N, K, _ = self._blocks.shape
-        return torch.Size([*batch, N * K, N * K])
+        return self._whole.shape
 
 
 # A covariance of all points of a context as a dense matrix of more rows than that is refused.

@@ -176,6 +176,24 @@ def test_a_stream_of_one_output_without_a_latent_dimension(tasks):
     torch.testing.assert_close(loaded(x).variance, everything(x).variance, **TOLERANCE)
 
 
+def test_new_inputs_with_a_latent_dimension_leave_the_contexts_without_one():
+    plain = TestKernels().model_with(MaternKernel(nu=1.5)).eval()
+    model = TestKernels().model_with(MaternKernel(nu=1.5), x_has_latents=True).eval()
+    model.load_state_dict(plain.state_dict())
+    x, y = make_series(3)
+    new = torch.tensor([[13.0], [5.0]]).double()
+    expected = condition(plain, (x, y))(new)
+    posterior = condition(model, (x[:, :20], y[:, :20])).update((x[:, 20:], y[:, 20:]))
+    assert_same(posterior(new.expand(2, 2, 1)), expected)
+    for twin, inputs in ((plain, x[0]), (model, x[0].expand(2, 40, 1))):
+        twin(inputs, context=(x[0], y[0]))
+    q_u, p_u = model.variational_strategy.variational_distribution, model.variational_strategy.prior_distribution
+    torch.testing.assert_close(
+        q_u.covariance_matrix, plain.variational_strategy.variational_distribution.covariance_matrix
+    )
+    torch.testing.assert_close(p_u.covariance_matrix, plain.variational_strategy.prior_distribution.covariance_matrix)
+
+
 @networks
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_look_without_gradients_does_not_cost_them_later(network, streamed):
@@ -271,11 +289,11 @@ class TestPaths:
 
 
 class TestKernels:
-    def model_with(self, kernel, forward=None, num_latents=2, num_outputs=3):
+    def model_with(self, kernel, forward=None, num_latents=2, num_outputs=3, **kwargs):
         class Model(gpytorch.models.ApproximateGP):
             def __init__(self):
                 q_f = AmortizedVariationalDistribution(FactorNet(num_outputs, num_latents, (8,)))
-                super().__init__(MarkovAmortizedVariationalStrategy(self, q_f))
+                super().__init__(MarkovAmortizedVariationalStrategy(self, q_f, **kwargs))
                 self.covar_module = kernel
 
             def forward(self, x):
