@@ -48,6 +48,7 @@ class JointFactorNet(InferenceNetwork):
 
     row_wise = True
     couples_latents = True
+    _corrected: Tensor | None
 
     def __init__(
         self,
@@ -65,6 +66,19 @@ class JointFactorNet(InferenceNetwork):
         self.bias: Tensor | None = torch.nn.Parameter(torch.zeros(num_outputs))
         self.log_noise: Tensor | None = torch.nn.Parameter(torch.zeros(num_outputs))
         self._tied: tuple[Any, ...] = ()
+
+    def correct_only(self, values: Sequence[bool]) -> None:
+        """
+        Leave the pseudo-observations of some of the decoder's values as they are: those of Gaussian outputs of a linear
+        decoder are exact, and perceptrons can only spoil them.
+
+        :param values: Whether there is anything to correct, for each of the decoder's values (`J`).
+        """
+        num_values = self.corrections.biases[-1].shape[0]
+        if len(values) != num_values:
+            raise ValueError(f"Got {len(values)} values, but the decoder has {num_values}: name them all.")
+        self._corrected = None if all(values) else torch.tensor(list(values), device=self.corrections.weights[0].device)
+        self.corrections.requires_grad_(any(values))
 
     def tie(self, likelihood: Any) -> None:
         """
@@ -97,6 +111,8 @@ class JointFactorNet(InferenceNetwork):
         loadings, bias, values, precision = self._linear_model(context)  # (J, K), (J,), (*T, N, J), (*T, N, J)
         inputs = values.reshape(-1, values.shape[-1]).mT.unsqueeze(-1)  # (J, T N, 1)
         corrections = self.corrections(inputs).movedim(0, -2).reshape(*values.shape, 2)
+        if self._corrected is not None:
+            corrections = corrections * self._corrected.unsqueeze(-1)
         shift, log_factor = corrections.unbind(-1)  # (*T, N, J)
         # a factor beyond e^±8 would make an equality constraint of a site, or nothing at all
         precision = precision * (8 * torch.tanh(log_factor / 8)).exp()
@@ -114,6 +130,7 @@ class JointFactorNet(InferenceNetwork):
         return self.loadings, self.bias, context.filled, precision  # type: ignore[return-value]
 
     def _make_corrections(self, num_sites: int) -> None:
+        self.register_buffer("_corrected", None, persistent=False)
         self.corrections = StackedMLP(num_sites, 1, 2, self.hidden_sizes, self.activation)
         with torch.no_grad():
             self.corrections.weights[-1].zero_()

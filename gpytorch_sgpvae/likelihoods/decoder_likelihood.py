@@ -16,6 +16,7 @@ from ..variational.point_marginals import PointMarginals, is_coupled, point_cova
 from .missing import fill_missing
 from .observation_models.gaussian_observations import GaussianObservations
 from .prediction import Prediction
+from .quadrature import gauss_hermite
 from .targets import as_rows, check_support
 
 
@@ -77,9 +78,11 @@ class DecoderLikelihood(Likelihood):
     ) -> Tensor:
         r"""
         :math:`\mathbb E_{q(\mathbf f_n)} \log p(\mathbf y_n^o \mid \mathbf f_n)`, by Monte Carlo with
-        :class:`gpytorch.settings.num_likelihood_samples` samples. With Gaussian noise it is exact for a decoder that is
-        a :class:`torch.nn.Linear`, and for a :class:`~gpytorch_sgpvae.LinearPlus` samples estimate only what its
-        perceptron changes,
+        :class:`gpytorch.settings.num_likelihood_samples` samples. A decoder that is linear (:class:`torch.nn.Linear`,
+        :class:`~gpytorch_sgpvae.PrivateLinear`) needs none: with Gaussian noise the expectation is exact, and where
+        each output depends on one value of the decoder alone
+        (:attr:`~gpytorch_sgpvae.ObservationModel.is_elementwise`) it is Gauss-Hermite quadrature. For a
+        :class:`~gpytorch_sgpvae.LinearPlus` with Gaussian noise samples estimate only what its perceptron changes,
 
         .. math::
 
@@ -93,7 +96,10 @@ class DecoderLikelihood(Likelihood):
         :return: (`*T x N`)
         """
         linear = linear_part(self.decoder)
-        if linear is None or type(self.observation_model) is not GaussianObservations:
+        is_gaussian = type(self.observation_model) is GaussianObservations
+        if linear is self.decoder and not is_gaussian and getattr(self.observation_model, "is_elementwise", False):
+            return self._expected_by_quadrature(observations, function_dist)
+        if linear is None or not is_gaussian:
             distribution = self._draw_likelihood_samples(function_dist, *args, **kwargs)
             return self.row_log_probs(observations, distribution).mean(0)
         expected = self._expected_linear_log_prob(observations, function_dist, linear)
@@ -111,11 +117,21 @@ class DecoderLikelihood(Likelihood):
         self, observations: Tensor, function_dist: MultivariateNormal, linear: torch.nn.Linear | PrivateLinear
     ) -> Tensor:
         r""":math:`\mathbb E \log \mathcal N(\mathbf y_n^o \mid W \mathbf f_n + \mathbf b, \sigma^2)` (`*T x N`)."""
-        mean, variance = _project(function_dist, linear.weight, ~observations.isnan())  # (*T, N, P)
-        distribution = self.observation_model(mean if linear.bias is None else mean + linear.bias)
+        mean, variance = _values(function_dist, linear, ~observations.isnan())  # (*T, N, P)
+        distribution = self.observation_model(mean)
         log_probs = self.row_log_probs(observations, distribution.expand((1, *mean.shape))).squeeze(0)
         _, observed = fill_missing(as_rows(observations, torch.Size([1, *mean.shape])))
         return log_probs - 0.5 * torch.where(observed, variance / distribution.variance, 0.0).sum(-1)
+
+    def _expected_by_quadrature(self, observations: Tensor, function_dist: MultivariateNormal) -> Tensor:
+        r""":math:`\sum_p \int \mathcal N(h \mid m_{np}, v_{np}) \log p(y_{np} \mid h) \, dh` (`*T x N`)."""
+        rows = as_rows(observations, torch.Size([1, *function_dist.mean.shape[:-1], self.observation_model.num_outputs]))
+        mean, variance = _values(function_dist, linear_part(self.decoder), ~rows.isnan())  # (*T, N, P)
+        # the root of a variance of 0 has no gradient
+        stddev = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+        nodes, weights = gauss_hermite(mean)  # (S,), (S,)
+        values = mean + stddev * nodes.view(-1, *[1] * mean.dim())  # (S, *T, N, P)
+        return torch.einsum("s,s...->...", weights, self.row_log_probs(rows, self.observation_model(values)))
 
     def log_marginal(
         self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any
@@ -145,6 +161,26 @@ class DecoderLikelihood(Likelihood):
         """
         return Prediction.from_functions(self, function_dist, num_samples, base_samples, chunk_size)
 
+    def value_marginals(self, function_dist: MultivariateNormal) -> tuple[Tensor, Tensor]:
+        r"""
+        Mean and variance of each of the decoder's values, without samples, for a decoder that is linear:
+
+        .. math::
+
+            \mathbb E h_{nj} = \mathbf w_j^\top \mathbb E \mathbf f_n + b_j, \qquad
+            \mathrm{var} \, h_{nj} = \mathbf w_j^\top \mathrm{cov}(\mathbf f_n) \, \mathbf w_j
+
+        :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
+        :return: (`*T x N x J` each)
+        """
+        linear = linear_part(self.decoder)
+        if linear is None or linear is not self.decoder:
+            raise TypeError(
+                "The decoder's values have known moments where it is torch.nn.Linear or PrivateLinear, got "
+                f"{type(self.decoder).__name__}: use predict."
+            )
+        return _values(function_dist, linear)
+
     def gaussian_marginals(self, function_dist: MultivariateNormal) -> Normal:
         r"""
         The predictive distribution of each output without samples, where it is Gaussian: for a decoder that is linear
@@ -164,8 +200,8 @@ class DecoderLikelihood(Likelihood):
                 "Outputs are Gaussian with a linear decoder and GaussianObservations, got "
                 f"{type(self.decoder).__name__} with {type(self.observation_model).__name__}: use predict."
             )
-        mean, variance = _project(function_dist, linear.weight)  # (*T, N, P)
-        noise: Any = self.observation_model(mean if linear.bias is None else mean + linear.bias)
+        mean, variance = self.value_marginals(function_dist)  # (*T, N, P)
+        noise: Any = self.observation_model(mean)
         return Normal(noise.mean, (variance + noise.variance).sqrt(), validate_args=False)
 
     def row_log_probs(self, observations: Tensor, distribution: Distribution) -> Tensor:
@@ -204,6 +240,14 @@ class DecoderLikelihood(Likelihood):
             mean = marginals.mean  # (*T, N, K)
             base_samples = torch.randn(*sample_shape, *mean.shape, dtype=mean.dtype, device=mean.device)
         return marginals.draw(base_samples)
+
+
+def _values(
+    function_dist: MultivariateNormal, linear: Any, asked: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of a linear decoder's values (`*T x N x J` each); see :func:`_project`."""
+    mean, variance = _project(function_dist, linear.weight, asked)
+    return mean if linear.bias is None else mean + linear.bias, variance
 
 
 def _project(function_dist: MultivariateNormal, weight: Tensor, asked: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
+import gpytorch
 import numpy as np
 import pandas as pd
 import torch
@@ -12,14 +15,17 @@ from torch import Tensor
 
 from ..context import Context
 from ..likelihoods import Prediction
-from ..models import SGPVAE
+from ..models import AmortizedModel
 from ..utils.seeds import derive_seed, seeded
-from .places import PlaceEffects
+from .blocks import ROWS_AT_A_TIME, Block, blocks_in_space, blocks_in_time
+from .calibration import Calibration
+from .model import lengthscales_of
+from .plan import Plan
 from .reading import TableReader, TaskTable
+from .trend import Trend
 
-# Samples of the latent functions in a prediction, and rows that are predicted at a time.
-NUM_SAMPLES = 100
-ROWS_AT_A_TIME = 2000
+# Components of a predicted mixture, where outputs are not all Gaussian.
+NUM_COMPONENTS = 32
 
 
 @dataclass(frozen=True)
@@ -28,56 +34,175 @@ class FittedTable:
     A model of a table, with the way from the table's columns to its numbers and back.
 
     :param reader: What was learnt of the columns.
-    :param effects: The constants of places.
-    :param model: The model of the targets, less these constants.
+    :param plan: What the model is like.
+    :param trend: What is taken off the targets: constants of places, and cycles.
+    :param model: The model of the rest.
+    :param calibration: How wide intervals have to be.
     :param history: The scores of held-out entries in the course of training.
+    :param comparison: How well they are predicted in the end, beside simpler ways.
     """
 
     reader: TableReader
-    effects: PlaceEffects
-    model: SGPVAE
+    plan: Plan
+    trend: Trend
+    model: AmortizedModel
+    calibration: Calibration
     history: pd.DataFrame
+    comparison: pd.DataFrame
+
+    def with_(self, **changes: Any) -> FittedTable:
+        """The same with other parts."""
+        return replace(self, **changes)
 
     def predictions(
-        self, context: TaskTable, places: TaskTable, rows: np.ndarray, seed: int, one_by_one: bool = False
+        self, context: TaskTable, places: TaskTable, rows: np.ndarray, seed: int
     ) -> Iterator[tuple[np.ndarray, Prediction]]:
         """
         Yield some rows at a time with their prediction, in the columns' units (`n x P`). Until the last one has been
         taken, all that the caller draws at random comes from the seed too.
 
         :param context: What is known.
-        :param places: Where to predict.
+        :param places: Where to predict: the context itself, or other inputs of its tasks.
         :param rows: Which of these rows.
         :param seed: The seed of all random numbers.
-        :param one_by_one: Whether each task is to be predicted at once.
+        """
+        with torch.no_grad(), gpytorch.settings.debug(False), seeded(derive_seed("predict", seed)):
+            for asked, mean, variance in self.value_moments(context, places, rows):
+                yield asked, self.prediction_of(places, asked, mean, variance)
+
+    def value_moments(
+        self, context: TaskTable, places: TaskTable, rows: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+        """
+        Yield some rows at a time with mean and variance of the decoder's values there (`n x J` each).
+
+        :param context: What is known.
+        :param places: Where to predict: the context itself, or other inputs of its tasks.
+        :param rows: Which of these rows.
+        """
+        for x, y, numbers, asked in self.questions(context, places, rows):
+            yield asked, *self.moments_of(x, y, numbers)
+
+    def moments_of(self, x: np.ndarray, y: np.ndarray, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
+        """
+        Mean and variance of the decoder's values (`m x J` each).
+
+        :param x: Inputs (`n x D`).
+        :param y: Targets less their trend (`n x P`).
+        :param numbers: Which of these rows are asked for (`m`).
+        """
+        likelihood = self.model.likelihood
+        if self.plan.kind == "sparse":
+            known = ~np.isnan(y).all(1)
+            posterior = self.model.condition(self.as_context(x[known], y[known]), ROWS_AT_A_TIME)
+            parts = [
+                likelihood.value_marginals(posterior(self.as_tensor(x[part]), diag=True))
+                for part in np.array_split(numbers, -(-len(numbers) // ROWS_AT_A_TIME))
+            ]
+            mean, variance = (torch.cat(part) for part in zip(*parts, strict=True))
+            return mean, variance
+        # rows without anything known are asked like those of the context: the outputs there need no latent functions
+        seen = self.as_context(x, y)
+        mean, variance = likelihood.value_marginals(self.model(seen.x, context=seen, diag=True))
+        return mean[numbers], variance[numbers]
+
+    def questions(
+        self, context: TaskTable, places: TaskTable, rows: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """
+        Yield, for some rows at a time, inputs and targets less their trend that the model is to see together (`n x D`,
+        `n x P`), which of these are the rows that were asked for, and the numbers of those.
+
+        :param context: What is known.
+        :param places: Where to predict: the context itself, or other inputs of its tasks.
+        :param rows: Which of these rows.
         """
         wanted = np.zeros(len(places.x), dtype=bool)
         wanted[rows] = True
-        targets = context.y - self.effects.at(context.x)[0]
-        effects, spread = self.effects.at(places.x)  # (N, P)
+        is_same = places is context
+        targets = context.y - self.trend.at(context)[0]
+        new_targets = None if is_same else places.y - self.trend.at(places)[0]
         nothing = np.zeros(0, dtype=int)
-        with torch.no_grad(), seeded(derive_seed("predict", seed)):
-            for number, task_rows in enumerate(places.rows):
-                asked = task_rows[wanted[task_rows]]
-                if not len(asked):
-                    continue
-                known = context.rows[number] if number < len(context.rows) else nothing
-                seen = Context(self.as_tensor(context.x[known]), self.as_tensor(targets[known]))
-                posterior = self.model.condition(seen, ROWS_AT_A_TIME)
-                size = len(asked) if one_by_one else ROWS_AT_A_TIME
-                for start in range(0, len(asked), size):
-                    part = asked[start : start + size]
-                    of_targets = Prediction.from_posterior(
-                        self.model.likelihood,
-                        posterior,
-                        self.as_tensor(places.x[part]),
-                        NUM_SAMPLES,
-                        chunk_size=ROWS_AT_A_TIME if one_by_one else None,
-                    )
-                    added = self.as_tensor(effects[part]), self.as_tensor(spread[part])
-                    yield part, of_targets.transform(self.reader.outputs.in_units, *added)
+        for number, task_rows in enumerate(places.rows):
+            asked = task_rows[wanted[task_rows]]
+            if not len(asked):
+                continue
+            known = context.rows[number] if number < len(context.rows) else nothing
+            x, y = context.x[known], targets[known]
+            is_asked = wanted[known] if is_same else np.zeros(len(known), dtype=bool)
+            numbers = known
+            if new_targets is not None:
+                x, y = np.concatenate([x, places.x[asked]]), np.concatenate([y, new_targets[asked]])
+                is_asked, numbers = np.append(is_asked, np.ones(len(asked), bool)), np.append(known, asked)
+            for block in self._blocks(x, y, is_asked):
+                where = np.searchsorted(block.seen, block.asked) if self.plan.kind != "markov" else None
+                if where is None:
+                    places_of = np.empty(len(x), dtype=int)
+                    places_of[block.seen] = np.arange(len(block.seen))
+                    where = places_of[block.asked]
+                yield x[block.seen], y[block.seen], where, numbers[block.asked]
+
+    def prediction_of(
+        self, places: TaskTable, rows: np.ndarray, mean: Tensor, variance: Tensor, as_targets: bool = False
+    ) -> Prediction:
+        """
+        The prediction of some rows, in the columns' units (`n x P`).
+
+        :param places: Where the rows are.
+        :param rows: Their numbers.
+        :param mean: Of the decoder's values (`n x J`).
+        :param variance: Of these (`n x J`).
+        :param as_targets: Whether to predict the targets less their trend instead.
+        """
+        effects, spread = (self.as_tensor(part) for part in self.trend.at(places, rows))
+        stddev = variance.clamp_min(0.0).sqrt()
+        stddev, added_variance = self.calibration.widen(self.reader.outputs, self.model, stddev, spread)
+        components = self._components.expand(-1, *mean.shape)
+        of_targets = Prediction(self.model.likelihood.observation_model, mean, stddev, base_samples=components)
+        if as_targets:
+            return of_targets.transform(self.reader.outputs.widened, added_variance)
+        return of_targets.transform(self.reader.outputs.in_units, effects, added_variance)
+
+    def as_context(self, x: np.ndarray, y: np.ndarray) -> Context:
+        """Rows as the model takes them."""
+        return Context(self.as_tensor(x), self.as_tensor(y))
 
     def as_tensor(self, values: np.ndarray) -> Tensor:
         """Numbers of the model's type, on its device."""
         parameter = next(self.model.parameters())
         return torch.as_tensor(values, dtype=parameter.dtype, device=parameter.device)
+
+    @property
+    def is_gaussian(self) -> np.ndarray:
+        """Which outputs' targets are (`P`)."""
+        return np.array([column.is_gaussian for column in self.reader.outputs.columns])
+
+    @property
+    def lengthscales(self) -> np.ndarray:
+        """What is near, in each input (`D`)."""
+        return lengthscales_of(self.model, self.plan)
+
+    @cached_property
+    def _components(self) -> Tensor:
+        """
+        Standard normal numbers, as many as a mixture has components, for each of the decoder's values: the same evenly
+        spread ones, in orders of their own (`S x 1 x J`).
+        """
+        outputs = self.reader.outputs
+        num_values = sum(outputs.num_values)
+        number = NUM_COMPONENTS if any(outputs.are_corrected) else 1
+        levels = (torch.arange(number, dtype=torch.float64) + 0.5) / number
+        nodes = torch.special.ndtri(levels)
+        nodes = nodes / nodes.std(correction=0) if number > 1 else nodes
+        random = np.random.default_rng(0)
+        orders = np.stack([random.permutation(number) for _ in range(num_values)], 1)  # (S, J)
+        return self.as_tensor(nodes.numpy()[orders]).unsqueeze(1)
+
+    def _blocks(self, x: np.ndarray, y: np.ndarray, is_asked: np.ndarray) -> Iterator[Block]:
+        if self.plan.kind == "markov":
+            assert self.plan.time is not None
+            return blocks_in_time(x[:, self.plan.time], is_asked)
+        if self.plan.kind == "sparse":
+            return iter([Block(np.arange(len(x)), np.flatnonzero(is_asked))])
+        counts = (~np.isnan(y)).sum(1)
+        return blocks_in_space(x, counts, y.shape[1], is_asked, self.lengthscales)

@@ -32,6 +32,10 @@ class InputColumn:
     shift: float = 0.0
     scale: float = 1.0
 
+    @property
+    def is_category(self) -> bool:
+        return False
+
     @classmethod
     def fit(cls, column: pd.Series, tasks: np.ndarray, period: float | None) -> InputColumn:
         """

@@ -1,303 +1,360 @@
-"""Training on a table: which entries are hidden from whom, and when to stop."""
+"""Training on a table: windows of it, for so many minutes at most, until held-out entries are predicted no better."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+import logging
+import math
+import time
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import gpytorch
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
-from ..context import Context
-from ..models import SGPVAE
-from ..training import SGPVAEModule, TaskBatch, TaskDataset, TaskLoader, make_trainer
+from ..training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 from ..training.quiet import quiet_lightning
-from ..utils.seeds import TaskDraws
-from .errors import TableError, TableWarning, listed
+from .blocks import window
+from .fitted import FittedTable
+from .model import network_of
+from .plan import Plan
 from .reading import TaskTable
 
-LEARNING_RATE = 2e-2
-# Factor of the KL divergence.
-BETA = 0.3
-# Steps of a whole training, and epochs that it is divided into, at least.
-NUM_STEPS = 1500
-FEWEST_EPOCHS = 20
-# How often hidden entries are predicted, and how often in a row without getting better before it stops.
-NUM_VALIDATIONS = 15
-PATIENCE = 5
-# Samples of the latent functions with which the noise is calibrated, and how many entries its trained value counts for.
-CALIBRATION_SAMPLES = 20
-CALIBRATION_WEIGHT = 5.0
-# A longer task is shown in windows of so many rows: one that is near all others in it.
-WINDOW = 2000
-# Of the known entries, what fit holds out to see how well it does; in tasks of so many rows together, at most.
-HELD_OUT = 0.1
-MOST_ROWS_HELD_OUT = 10_000
+logger = logging.getLogger(__name__)
 
-Task = tuple[Tensor, Tensor]
+# Of Adam, which falls to zero by a cosine.
+LEARNING_RATE = 3e-2
+# Steps of a whole training; of a sparse model, whose inducing points move too, more.
+NUM_STEPS = {"markov": 300, "dense": 200, "sparse": 400}
+# Rows of a window over time, and windows in a step; known entries of a window of a dense model, and of a sparse one.
+WINDOW_ROWS, WINDOWS_IN_STEP = 128, 8
+WINDOW_ENTRIES = {"dense": 900, "sparse": 4000}
+# Small tasks share a step, up to this many.
+MOST_TASKS_IN_STEP = 16
+# How often held-out entries are predicted, and how often in a row without getting better before it stops.
+NUM_VALIDATIONS, PATIENCE = 10, 3
+# A score that is lower by less than this share is not better.
+LEAST_GAIN = 1e-3
+# Rows over time, and questions of other models, that validation looks at.
+VALIDATION_ROWS, VALIDATION_STRETCHES, VALIDATION_QUESTIONS = 600, 5, 5
+# The usual budget, in minutes: for a small table, for so many rows more, and at the most.
+FEWEST_MINUTES, ROWS_PER_MINUTE, MOST_MINUTES = 1.0, 20_000, 10.0
+
+Question = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def training_tasks(table: TaskTable, task: str | None) -> list[tuple[np.ndarray, np.ndarray]]:
+def usual_minutes(num_rows: int) -> float:
+    """How long the training of a table may take, if nobody says."""
+    return min(MOST_MINUTES, FEWEST_MINUTES + num_rows / ROWS_PER_MINUTE)
+
+
+@dataclass
+class Budget:
     """
-    The rows of each task of which anything is known, where there are at least two: x (`N x D`) and y (`N x P`).
+    How far a training has got, by its steps or by the clock, whichever is further: with a machine that is fast enough
+    the clock decides nothing, and the same seed gives the same model.
 
-    :param table: As it was read.
-    :param task: Name of the column that tells the tasks apart.
-    """
-    known = ~np.isnan(table.y).all(1)
-    tasks, short = [], []
-    for key, rows in zip(table.keys, table.rows, strict=True):
-        if len(rows) == 1:
-            short.append(key)
-        elif known[rows].sum() > 1:
-            tasks.append((table.x[rows[known[rows]]], table.y[rows[known[rows]]]))
-    if not tasks and len(short) == len(table.keys):
-        raise TableError(
-            f"Every task has one row only: the column {task!r} tells all rows apart, and there is nothing to "
-            "learn from row to row. Choose a task column that rows share, such as the week or the patient, or none."
-        )
-    if not tasks:
-        raise TableError("No task has two rows with known outputs: there is nothing to learn from.")
-    if short:
-        warnings.warn(
-            f"{len(short)} task{'s have' if len(short) > 1 else ' has'} one row only and nothing to learn from: "
-            f"{listed(short[:5])}. It is left out of the training.",
-            TableWarning,
-            stacklevel=3,
-        )
-    return tasks
-
-
-def hold_out(targets: list[np.ndarray], seed: int) -> list[np.ndarray]:
-    """
-    Entries that training does not see, for each task (`N x P`): a tenth, of as many tasks as have 10,000 rows together.
-
-    :param targets: The outputs of each task (`N x P`).
-    :param seed: Of their choice.
-    """
-    random = np.random.default_rng(seed)
-    masks = [np.zeros(y.shape, dtype=bool) for y in targets]
-    order, rows = random.permutation(len(targets)), 0
-    for i in order:
-        masks[i] = ~np.isnan(targets[i]) & (random.random(targets[i].shape) < HELD_OUT)
-        rows += len(masks[i])
-        if rows >= MOST_ROWS_HELD_OUT:
-            break
-    if not any(mask.any() for mask in masks):
-        first = int(order[0])
-        masks[first].ravel()[np.flatnonzero(~np.isnan(targets[first]))[0]] = True
-    return masks
-
-
-class TableModule(SGPVAEModule):
-    r"""
-    Trains the network for the holes that tables have. In each step, of each task, it is not shown
-
-    * single entries, of each output a fraction that is drawn from 0 to :attr:`MOST_HIDDEN`;
-    * two times in three also runs: along one input, a stretch of a tenth to six tenths of its range, of some or all
-      outputs, for some of the series along that input (rows that agree in all other inputs), for each of them
-      elsewhere or for all in the same place: a station that is silent for three days, a day without any station.
-
-    The likelihood sees all of them.
-
-    :param model: The model.
-    :param held_out: For each task, by its number, the entries that training knows nothing of (`N x P`).
+    :param num_steps: Steps of the whole training.
+    :param minutes: Minutes of it, at the most.
     """
 
-    MOST_HIDDEN = 0.6
+    num_steps: int
+    minutes: float
+    step: int = 0
+    began: float = 0.0
 
-    def __init__(self, model: SGPVAE, held_out: Sequence[Tensor], **kwargs: Any):
-        super().__init__(model, hide=1.0, **kwargs)
-        self.held_out = held_out
+    @property
+    def elapsed(self) -> float:
+        """Minutes since it began."""
+        return (time.monotonic() - self.began) / 60
 
-    def hide(self, context: Context, probability: float, draws: TaskDraws) -> Context:
-        num_outputs, input_dim = context.num_outputs, context.x.shape[-1]
-        x = context.x.expand(*context.batch_shape, *context.x.shape[-2:])  # (T, N, D)
-        # the first row's numbers are the task's
-        task = draws.uniform(2 * num_outputs + 7 + input_dim)[:, :1]  # (T, 1, ...)
-        rates, chosen, numbers, direction = task.split([num_outputs, num_outputs, 7, input_dim], -1)
-        kind, which, width, share, center, together, whole = numbers.split(1, -1)  # (T, 1, 1)
-        hidden = draws.uniform(num_outputs) < self.MOST_HIDDEN * rates  # (T, N, P)
+    @property
+    def progress(self) -> float:
+        """From 0 to 1."""
+        return min(1.0, max(self.step / self.num_steps, self.elapsed / self.minutes))
 
-        along = torch.nn.functional.one_hot((which * input_dim).long().squeeze(-1), input_dim).bool()  # (T, 1, D)
-        position = torch.where(along, x, 0.0).sum(-1, keepdim=True)  # (T, N, 1)
-        first = position.amin(1, keepdim=True)
-        length = position.amax(1, keepdim=True) - first
-        # equal for rows that agree in all other inputs, and as good as random otherwise
-        series = torch.where(along, 0.0, x * (0.5 + direction)).sum(-1, keepdim=True)
-        in_run = _scatter(series, 12.9898) < share
-        middle = torch.where(together < 0.5, center, _scatter(series, 78.233))
-        near = (position - first - middle * length).abs() <= 0.5 * (0.1 + 0.5 * width) * length
-        run = (kind < 2 / 3) & in_run & near & ((whole < 0.5) | (chosen < 0.5))  # (T, N, P)
-        kept = context.observed & ~(hidden | run)
-        return Context(context.x, torch.where(kept, context.filled, torch.nan))
-
-    def hide_in_validation(self, batch: TaskBatch, draws: TaskDraws) -> Context:
-        context = batch.context
-        hidden = torch.zeros_like(context.observed)
-        for rows, number in zip(hidden, batch.ids, strict=True):
-            mask = self.held_out[number]
-            rows[: len(mask)] = mask
-        return Context(context.x, torch.where(context.observed & ~hidden, context.filled, torch.nan))
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return self.elapsed >= self.minutes
 
 
 def train(
-    model: SGPVAE,
-    tasks: Sequence[Task],
-    held_out: Sequence[Tensor],
-    batch_size: int,
+    fitted: FittedTable,
+    table: TaskTable,
+    hidden: np.ndarray,
+    batch_size: int | None,
     max_epochs: int | None,
+    max_minutes: float,
     seed: int,
     progress: bool,
 ) -> list[dict[str, float]]:
     """
-    Train until the held-out entries are predicted no better, and leave the model as it was when they were predicted
-    best.
+    Train until the held-out entries are predicted no better, or until the time is up, and leave the model as it was
+    when they were predicted best.
 
-    :param tasks: Pairs of x (`N x D`) and y (`N x P`) with everything that is known.
-    :param held_out: Of each, the entries to validate with (`N x P`).
+    :param fitted: The model and what belongs to it.
+    :param table: All that is known.
+    :param hidden: Which entries training does not see (`N x P`).
+    :param batch_size: Windows in a step, if not the usual number.
+    :param max_epochs: Rounds over the windows at the most, instead of the usual number of steps.
+    :param max_minutes: Minutes at the most.
     :return: The scores of each validation.
     """
-    numbers = list(range(len(tasks)))
-    shown = [(x, torch.where(mask, torch.nan, y)) for (x, y), mask in zip(tasks, held_out, strict=True)]
-    steps = -(-len(tasks) // batch_size)
-    # an epoch of few steps is several rounds over the tasks
-    rounds = max(1, -(-NUM_STEPS // (steps * 8 * NUM_VALIDATIONS)))
-    epochs = max_epochs or max(FEWEST_EPOCHS, -(-NUM_STEPS // (steps * rounds)))
-    dataset = TaskDataset(
-        [_in_windows(*task) for task in shown] * rounds,
-        numbers * rounds,
-        [min(len(x), WINDOW) for x, _ in shown] * rounds,
-    )
-    validated = [number for number in numbers if bool(held_out[number].any())]
-    validation = TaskDataset([tasks[number] for number in validated], validated)
-    num_steps = epochs * -(-len(dataset) // batch_size)
-    module = TableModule(
+    model, plan = fitted.model, fitted.plan
+    shown = replace(table, y=np.where(hidden, np.nan, table.y))
+    dataset, usual_size = training_windows(fitted, shown)
+    batch_size = batch_size or usual_size
+    steps_per_epoch = -(-len(dataset) // batch_size)
+    num_steps = NUM_STEPS[plan.kind] if max_epochs is None else max_epochs * steps_per_epoch
+    budget = Budget(num_steps, max_minutes)
+    scorer = Scorer(fitted, shown, table, hidden, seed)
+    monitor = Monitor(budget, scorer, max(1, num_steps // NUM_VALIDATIONS), steps_per_epoch, progress)
+    network = network_of(model)
+    rates = {"hyperparameters": LEARNING_RATE, "inducing_points": LEARNING_RATE / 3, "networks": LEARNING_RATE}
+    module = SGPVAEModule(
         model,
-        held_out,
-        learning_rate=LEARNING_RATE,
-        schedule="cosine",
-        lr_warmup_steps=num_steps // 20,
-        beta=BETA,
-        num_samples=1,
-        chunk_size=WINDOW if max(len(x) for x, _ in tasks) > WINDOW else None,
-        validation_samples=20,
+        learning_rate=rates,
+        schedule=partial(_schedule, budget=budget),
+        num_samples=4 if any(parameter.requires_grad for parameter in network.parameters()) else 1,
+        max_skipped_steps=20,
     )
     device = next(model.parameters()).device
-    best = KeepBest(epochs, progress)
     with quiet_lightning(), gpytorch.settings.debug(False):
         trainer = make_trainer(
             None,
-            monitor="val_nll",
-            patience=PATIENCE,
-            max_epochs=epochs,
-            check_val_every_n_epoch=max(1, epochs // NUM_VALIDATIONS),
+            max_steps=num_steps,
+            max_epochs=-1,
+            limit_val_batches=0,
             num_sanity_val_steps=0,
             enable_progress_bar=False,
+            gradient_clip_val=1e3,
             log_every_n_steps=max(1, num_steps),
             accelerator="gpu" if device.type == "cuda" else device.type,
             devices=[device.index or 0] if device.type == "cuda" else 1,
-            callbacks=[best],
+            callbacks=[monitor],
         )
-        trainer.fit(
-            module,
-            TaskLoader(dataset, batch_size, group_by_length=True, seed=seed),
-            TaskLoader(validation, batch_size, shuffle=False),
-        )
-    best.restore(module)
-    calibrate(model.eval(), [(*tasks[number], held_out[number]) for number in validated])
-    return best.history
+        trainer.fit(module, TaskLoader(dataset, batch_size, group_by_length=True, seed=seed))
+    monitor.finish(module)
+    return monitor.history
 
 
-@torch.no_grad()
-def calibrate(model: SGPVAE, tasks: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
-    r"""
-    Choose the noise of the outputs so that held-out entries are most probable. In training it is that of entries which
-    the network has mostly seen, and intervals for holes would come out too narrow.
-
-    :param tasks: x (`N x D`), y (`N x P`), and which entries were held out (`N x P`).
+def training_windows(fitted: FittedTable, shown: TaskTable) -> tuple[TaskDataset, int]:
     """
-    parameters = list(model.likelihood.observation_model.parameters())
-    if not parameters:
-        return
-    decoded, truth = [], []
-    for x, y, mask in tasks:
-        rows = mask.any(-1)
-        mean, variance = model.condition((x, torch.where(mask, torch.nan, y)), WINDOW).marginals(x[rows], WINDOW)
-        samples = mean + variance.sqrt() * mean.new_empty(CALIBRATION_SAMPLES, *mean.shape).normal_()
-        decoded.append(model.likelihood.decoder(samples))  # (S, n, ...)
-        truth.append(torch.where(mask, y, torch.nan)[rows])
-    values, targets = torch.cat(decoded, dim=1), torch.cat(truth)  # (S, n, ...), (n, P)
-    known = ~targets.isnan()
-    filled = torch.where(known, targets, 1.0)
-    trained = [parameter.detach().clone() for parameter in parameters]
-    optimizer = torch.optim.LBFGS(parameters, max_iter=50, line_search_fn="strong_wolfe")
+    What a model learns from: stretches of the series over time, or sets of rows that are near each other.
 
-    @torch.enable_grad()
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        log_probs = model.likelihood.observation_model(values).log_prob(filled).logsumexp(0)  # (n, P)
-        # a few entries do not overrule what was trained
-        change = sum(
-            ((now - before) / before.abs().clamp_min(1.0)).square().sum()
-            for now, before in zip(parameters, trained, strict=True)
-        )
-        result = CALIBRATION_WEIGHT * change - torch.where(known, log_probs, 0.0).sum()
-        result.backward()
-        return result
-
-    optimizer.step(loss)
-
-
-class KeepBest(Callback):
+    :param fitted: The model and what belongs to it.
+    :param shown: What is known of the table, but for held-out entries.
+    :return: The windows, and how many of them belong in a step.
     """
-    Keeps the parameters with which held-out entries were predicted best, and the scores, and shows how far it is.
+    plan = fitted.plan
+    targets = shown.y - fitted.trend.at(shown)[0]
+    known = ~np.isnan(shown.y)
+    tasks = []
+    for rows in shown.rows:
+        rows = rows[known[rows].any(1)]
+        if len(rows):
+            tasks.append((shown.x[rows], targets[rows]))
+    if plan.kind == "markov":
+        pairs = [(fitted.as_tensor(x), fitted.as_tensor(y)) for x, y in tasks]
+        windows = TaskDataset(pairs).windows(WINDOW_ROWS, time_column=plan.time or 0)
+        return windows, min(WINDOWS_IN_STEP * WINDOW_ROWS // max(windows.lengths), MOST_TASKS_IN_STEP)
+    most = WINDOW_ENTRIES[plan.kind]
+    functions, lengths = [], []
+    for x, y in tasks:
+        counts = (~np.isnan(y)).sum(1)
+        number = max(1, round(counts.sum() / most))
+        functions += [partial(_draw_window, fitted, x, y, counts, most)] * number
+        lengths += [max(1, len(x) // number)] * number
+    dataset = TaskDataset(functions, lengths=lengths)
+    typical = min(most, float(np.median([(~np.isnan(y)).sum() for _, y in tasks])))
+    # the cost of a task is cubic in its entries, and never below that of the calls
+    return dataset, int(np.clip((most / max(typical, 1.0)) ** 1.5, 1, MOST_TASKS_IN_STEP))
 
-    :param epochs: How many there will be at the most.
+
+def _draw_window(
+    fitted: FittedTable, x: np.ndarray, y: np.ndarray, counts: np.ndarray, most: float
+) -> tuple[Tensor, Tensor]:
+    random = np.random.default_rng(int(torch.randint(2**62, (), device="cpu")))
+    rows = window(x, counts, fitted.lengthscales, most, random)
+    return fitted.as_tensor(x[rows]), fitted.as_tensor(y[rows])
+
+
+def _schedule(optimizer: Optimizer, num_steps: int, budget: Budget) -> LambdaLR:
+    def factor(step: int) -> float:
+        warmup = min(1.0, (step + 1) / (0.05 * budget.num_steps + 1))
+        return warmup * 0.5 * (1 + math.cos(math.pi * budget.progress))
+
+    return LambdaLR(optimizer, factor)
+
+
+class Scorer:
+    """
+    How well held-out entries are predicted: the mean over the outputs of the continuous ranked probability score of
+    their targets, where these are Gaussian, and of minus the log probability of others.
+
+    :param fitted: The model and what belongs to it.
+    :param shown: What is known of the table, but for held-out entries.
+    :param table: All that is known.
+    :param hidden: Which entries are held out (`N x P`).
+    :param seed: Of which of them are looked at.
+    """
+
+    def __init__(self, fitted: FittedTable, shown: TaskTable, table: TaskTable, hidden: np.ndarray, seed: int):
+        self.fitted, self.table = fitted, table
+        self.truth = np.where(hidden, table.y, np.nan)
+        random = np.random.default_rng(seed)
+        self.questions = self._choose(shown, np.flatnonzero(hidden.any(1)), random)
+
+    def _choose(self, shown: TaskTable, rows: np.ndarray, random: np.random.Generator) -> list[Question]:
+        """Some of the questions that all held-out entries would be, or of stretches of the series."""
+        plan = self.fitted.plan
+        if plan.kind == "markov":
+            shown = replace(shown, rows=_some_stretches(shown, rows, plan, random))
+            inside = np.concatenate(shown.rows)
+            rows = rows[np.isin(rows, inside)]
+        questions = list(self.fitted.questions(shown, shown, rows))
+        if plan.kind == "dense" and len(questions) > VALIDATION_QUESTIONS:
+            questions = [questions[i] for i in random.permutation(len(questions))[:VALIDATION_QUESTIONS]]
+        return questions
+
+    @torch.no_grad()
+    def __call__(self) -> dict[str, float]:
+        """The scores: `val_score`, and the mean absolute error and coverage of targets."""
+        fitted, table = self.fitted, self.table
+        columns = fitted.reader.outputs.columns
+        scores, errors, inside = [], [], []
+        for x, y, numbers, asked in self.questions:
+            mean, variance = fitted.moments_of(x, y, numbers)
+            prediction, truth = fitted.prediction_of(table, asked, mean, variance, as_targets=True), self.truth[asked]
+            targets = fitted.as_tensor(truth - fitted.trend.at(table, asked)[0] * fitted.is_gaussian)
+            moments = prediction.mean, prediction.stddev
+            gaussian = gaussian_crps(*moments, targets)
+            others = -prediction.log_prob(targets)
+            is_gaussian = torch.as_tensor(fitted.is_gaussian, device=mean.device)
+            scores.append(torch.where(is_gaussian, gaussian, others))
+            errors.append((targets - moments[0]).abs())
+            inside.append(torch.where(targets.isnan(), torch.nan, (errors[-1] < 1.96 * moments[1]).to(targets.dtype)))
+        if not scores:
+            return {}
+        by_output = torch.cat(scores).nanmean(0)  # (P,)
+        numbers_only = torch.tensor([column.is_number for column in columns], device=by_output.device)
+        return {
+            "val_score": float(by_output.nanmean()),
+            "val_mae": float(torch.cat(errors)[:, numbers_only].nanmean()) if bool(numbers_only.any()) else math.nan,
+            "val_coverage": float(torch.cat(inside)[:, numbers_only].nanmean()) if bool(numbers_only.any()) else math.nan,
+        }
+
+
+def _some_stretches(
+    shown: TaskTable, rows: np.ndarray, plan: Plan, random: np.random.Generator
+) -> list[np.ndarray]:
+    """Rows of some tasks, or of some stretches of time, around held-out entries; in the order of the tasks."""
+    assert plan.time is not None
+    is_hidden = np.zeros(len(shown.x), dtype=bool)
+    is_hidden[rows] = True
+    pieces: list[tuple[int, np.ndarray]] = []
+    for number, task_rows in enumerate(shown.rows):
+        order = task_rows[np.argsort(shown.x[task_rows, plan.time], kind="stable")]
+        number_of_pieces = max(1, round(len(order) / VALIDATION_ROWS))
+        pieces += [(number, piece) for piece in np.array_split(order, number_of_pieces) if is_hidden[piece].any()]
+    chosen = [pieces[i] for i in random.permutation(len(pieces))]
+    total, found = 0, []
+    for _, piece in chosen:
+        found.append(piece)
+        total += len(piece)
+        if total >= VALIDATION_ROWS * VALIDATION_STRETCHES:
+            break
+    return found
+
+
+def gaussian_crps(mean: Tensor, stddev: Tensor, y: Tensor) -> Tensor:
+    """The continuous ranked probability score of Gaussians; NaN where y is NaN."""
+    z = (y - mean) / stddev
+    density = (-0.5 * z.square()).exp() / math.sqrt(2 * math.pi)
+    return stddev * (z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+
+
+class Monitor(Callback):
+    """
+    Keeps the parameters with which held-out entries were predicted best, and the scores; ends the training when they
+    get no better or the time is up; shows how far it is.
+
+    :param budget: Steps and minutes.
+    :param scorer: What predicts held-out entries.
+    :param interval: Steps from one validation to the next.
+    :param steps_per_epoch: Steps of a round over the windows.
     :param progress: Whether to show a bar.
     """
 
-    def __init__(self, epochs: int, progress: bool):
+    def __init__(self, budget: Budget, scorer: Scorer, interval: int, steps_per_epoch: int, progress: bool):
+        self.budget, self.scorer, self.interval, self.steps_per_epoch = budget, scorer, interval, steps_per_epoch
         self.history: list[dict[str, float]] = []
-        self.best = float("inf")
+        self.best, self.waited = math.inf, 0
         self.state: dict[str, Tensor] | None = None
-        self.bar = tqdm(total=epochs, desc="fit", unit="epoch", disable=not progress)
+        self.bar = tqdm(
+            total=100,
+            desc="fit",
+            disable=not progress,
+            bar_format="{desc}: {n:.0f} % |{bar}| {elapsed}{postfix}",
+        )
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.bar.update()
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.budget.began = time.monotonic()
+        self._validate(trainer, pl_module)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        names = ("train_elbo", "val_elbo", "val_nll", "val_mae", "val_coverage")
-        scores = {name: float(trainer.callback_metrics[name]) for name in names if name in trainer.callback_metrics}
-        self.history.append({"epoch": float(trainer.current_epoch + 1), **scores})
-        self.bar.set_postfix({name: f"{scores[name]:.3f}" for name in ("val_nll", "val_coverage") if name in scores})
-        if scores.get("val_nll", float("inf")) < self.best:
-            self.best = scores["val_nll"]
-            self.state = {name: value.detach().clone() for name, value in pl_module.state_dict().items()}
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
+    ) -> None:
+        self.budget.step = trainer.global_step
+        is_last = self.budget.progress >= 1
+        if trainer.global_step % self.interval == 0 or is_last:
+            self._validate(trainer, pl_module)
+            if self.waited >= PATIENCE:
+                trainer.should_stop = True
+        self.bar.update(100 * self.budget.progress - self.bar.n)
+        if self.budget.is_late and trainer.global_step < self.budget.num_steps:
+            logger.info(
+                "The training stops after %d of %d steps: %.1f minutes are over. A larger max_minutes may fit better.",
+                trainer.global_step,
+                self.budget.num_steps,
+                self.budget.minutes,
+            )
+            trainer.should_stop = True
 
-    def restore(self, module: LightningModule) -> None:
+    def _validate(self, trainer: Trainer, module: LightningModule) -> None:
+        module.eval()
+        scores = self.scorer()
+        module.train()
+        elbo = trainer.callback_metrics.get("train_elbo")
+        self.history.append(
+            {
+                "epoch": trainer.global_step / self.steps_per_epoch,
+                "step": float(trainer.global_step),
+                "minutes": self.budget.elapsed,
+                "train_elbo": math.nan if elbo is None else float(elbo),
+                **scores,
+            }
+        )
+        score = scores.get("val_score", -float(trainer.global_step))
+        shown = {"score": f"{score:.4f}", "step": f"{trainer.global_step}/{self.budget.num_steps}"}
+        self.bar.set_postfix(shown | {"at most": f"{self.budget.minutes:.1f} min"})
+        self.waited += 1
+        if self.state is None or score < self.best - LEAST_GAIN * abs(self.best):
+            self.waited = 0
+        if self.state is None or score < self.best:
+            self.best = score
+            self.state = {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+    def finish(self, module: LightningModule) -> None:
+        """Go back to the best parameters."""
+        self.bar.update(100 - self.bar.n)
         self.bar.close()
         if self.state is not None:
             module.load_state_dict(self.state)
-
-
-def _in_windows(x: Tensor, y: Tensor) -> Any:
-    return (x, y) if len(x) <= WINDOW else partial(_window, x, y)
-
-
-def _window(x: Tensor, y: Tensor) -> Task:
-    """A random row and those nearest to it, as dense as they are in the whole task."""
-    center = x[torch.randint(len(x), (), device="cpu")]
-    rows = (x - center).square().sum(-1).topk(WINDOW, largest=False).indices
-    return x[rows], y[rows]
-
-
-def _scatter(values: Tensor, frequency: float) -> Tensor:
-    """Numbers from [0, 1), equal for equal values, without any pattern to be seen."""
-    return torch.frac((values * frequency).sin() * 43758.5453).abs()
+        module.eval()

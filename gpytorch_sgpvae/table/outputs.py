@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Normal
 
-from ..likelihoods import MixedObservations, ObservationModel, Prediction
+from ..likelihoods import GaussianObservations, MixedObservations, ObservationModel, Prediction
 from ..likelihoods.observation_models.distributions import ColumnwiseDistribution
 from .families import OutputColumn
 
@@ -30,6 +30,9 @@ class Outputs:
         # classes differ in number
         self.groups = [list(group) for _, group in groupby(self.columns, key=lambda c: (c.family, len(c.levels)))]
 
+    def __len__(self) -> int:
+        return len(self.columns)
+
     @property
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
@@ -39,7 +42,15 @@ class Outputs:
         """The columns and their families in a line."""
         return "Outputs: " + ", ".join(column.description for column in self.columns)
 
+    @property
+    def _are_gaussian(self) -> bool:
+        """Whether all targets are, so that real and positive columns have one observation model together."""
+        return all(column.is_gaussian for column in self.columns)
+
     def observation_model(self) -> ObservationModel:
+        """The observation model of all targets together."""
+        if self._are_gaussian:
+            return GaussianObservations(len(self.columns))
         models = [group[0].observation_model(group) for group in self.groups]
         return models[0] if len(models) == 1 else MixedObservations(models)
 
@@ -50,39 +61,64 @@ class Outputs:
         :param observation_model: What :meth:`observation_model` returned.
         :param targets: (`N x P`)
         """
+        if self._are_gaussian:
+            return
         models = getattr(observation_model, "observation_models", [observation_model])
         ends = np.cumsum([len(group) for group in self.groups])[:-1]
         for group, model, part in zip(self.groups, models, np.split(targets, ends, axis=1), strict=True):
             group[0].initialize(model, part)
 
-    def decoder_scale(self, targets: np.ndarray) -> tuple[list[float], list[float]]:
-        """
-        What the decoder's values are shifted and scaled by.
+    @property
+    def num_values(self) -> list[int]:
+        """How many of the decoder's values each column takes (`P`)."""
+        return [column.num_values for column in self.columns]
 
-        :param targets: (`N x P`)
+    @property
+    def are_corrected(self) -> list[bool]:
+        """Whether a network has to correct what the columns say, for each of the decoder's values (`J`)."""
+        return [not column.is_gaussian for column in self.columns for _ in range(column.num_values)]
+
+    def set_noise(self, observation_model: Any, noise: Tensor) -> None:
         """
-        units = [column.decoder_scale(values) for column, values in zip(self.columns, targets.T, strict=True)]
-        return [value for shift, _ in units for value in shift], [value for _, scale in units for value in scale]
+        Set the noise variance where columns have one.
+
+        :param observation_model: What :meth:`observation_model` returned.
+        :param noise: For each of the decoder's values (`J`).
+        """
+        models = getattr(observation_model, "observation_models", [observation_model])
+        for model, part in zip(models, noise.split([model.decoder_size for model in models]), strict=True):
+            if hasattr(model, "raw_noise"):
+                model.noise = part
 
     def values_of(self, targets: Tensor) -> Tensor:
         """Targets in the columns' own units; those of labels stay the labels' numbers (`... x P`)."""
         parts = zip(self.columns, targets.unbind(-1), strict=True)
         return torch.stack([column.values_of(values) for column, values in parts], -1)
 
-    def in_units(self, targets: Distribution, added: Tensor, spread: Tensor) -> Distribution:
+    def in_units(self, targets: Distribution, added: Tensor, variance: Tensor) -> Distribution:
         """
         The distribution of the columns' own values, from that of their targets (`... x N x P`).
 
         :param targets: What the observation model returned.
-        :param added: What is to be added to the targets, where that can be done (`N x P`).
-        :param spread: The standard deviation of what is added (`N x P`).
+        :param added: What is to be added to targets that are Gaussian (`N x P`).
+        :param variance: What is to be added to their variance (`N x P`).
         """
-        parts = zip(self.groups, _parts(targets), self._split(added), self._split(spread), strict=True)
+        parts = zip(self.groups, self._parts(targets), self._split(added), self._split(variance), strict=True)
         return _side_by_side([group[0].in_units(group, part, more, width) for group, part, more, width in parts])
+
+    def widened(self, targets: Distribution, variance: Tensor) -> Distribution:
+        """
+        The distribution of the targets, where these are Gaussian with another variance (`... x N x P`).
+
+        :param targets: What the observation model returned.
+        :param variance: What is to be added to the variance of Gaussian targets (`N x P`).
+        """
+        parts = zip(self.groups, self._parts(targets), self._split(variance), strict=True)
+        return _side_by_side([group[0].widened(part, more) for group, part, more in parts])
 
     def numbers_of(self, values: Distribution) -> Distribution:
         """The distributions of those outputs that are numbers to draw and to average (`... x N x Q`)."""
-        parts = zip(self.groups, _parts(values), strict=True)
+        parts = zip(self.groups, self._parts(values), strict=True)
         return _side_by_side([part for group, part in parts if group[0].is_number])
 
     def points(self, prediction: Prediction) -> Tensor:
@@ -96,16 +132,21 @@ class Outputs:
     def _by_group(
         self, prediction: Prediction, values: Tensor, method: Callable[[OutputColumn], Callable[..., Tensor]]
     ) -> Tensor:
-        parts = zip(self.groups, _parts(prediction.components), self._split(values), strict=True)
+        parts = zip(self.groups, self._parts(prediction.components), self._split(values), strict=True)
         return torch.cat([method(group[0])(components, columns) for group, components, columns in parts], -1)
+
+    def _parts(self, distribution: Distribution) -> list[Distribution]:
+        """The distribution of each group."""
+        if isinstance(distribution, ColumnwiseDistribution):
+            return distribution.parts
+        if len(self.groups) == 1:
+            return [distribution]
+        assert isinstance(distribution, Normal)
+        moments = zip(self._split(distribution.loc), self._split(distribution.scale), strict=True)
+        return [Normal(loc, scale, validate_args=False) for loc, scale in moments]
 
     def _split(self, values: Tensor) -> tuple[Tensor, ...]:
         return values.split([len(group) for group in self.groups], -1)
-
-
-def _parts(distribution: Distribution) -> list[Distribution]:
-    """The distribution of each group."""
-    return distribution.parts if isinstance(distribution, ColumnwiseDistribution) else [distribution]
 
 
 def _side_by_side(parts: list[Distribution]) -> Distribution:

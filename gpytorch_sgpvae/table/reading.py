@@ -26,12 +26,14 @@ class TaskTable:
     :param y: Targets, NaN is missing (`N x P`).
     :param rows: The rows of each task.
     :param keys: What the tasks are called in the table.
+    :param raw: Inputs as they were read: numbers, days, numbers of labels (`N x D`).
     """
 
     x: np.ndarray
     y: np.ndarray
     rows: list[np.ndarray]
     keys: list[Any]
+    raw: np.ndarray
 
 
 class TableReader:
@@ -82,8 +84,8 @@ class TableReader:
         self._check_duplicates(frame)
         y = np.stack([column.encode(frame[column.name]) for column in self.outputs.columns], axis=1)
         codes, keys = _factorize(frame, self.task)
-        x = self._encode_inputs(frame, codes, None)
-        return TaskTable(x, y, _rows_of(codes, len(keys)), keys)
+        x, raw = self._encode_inputs(frame, codes, None)
+        return TaskTable(x, y, _rows_of(codes, len(keys)), keys, raw)
 
     def read_places(self, frame: pd.DataFrame, context: pd.DataFrame, table: TaskTable) -> TaskTable:
         """
@@ -97,9 +99,9 @@ class TableReader:
         context_codes = np.empty(len(context), dtype=int)
         for code, rows in enumerate(table.rows):
             context_codes[rows] = code
-        x = self._encode_inputs(frame, codes, (context, context_codes))
+        x, raw = self._encode_inputs(frame, codes, (context, context_codes))
         y = np.full((len(frame), len(self.outputs.columns)), np.nan)
-        return TaskTable(x, y, _rows_of(codes, len(keys)), keys)
+        return TaskTable(x, y, _rows_of(codes, len(keys)), keys, raw)
 
     def check(self, frame: pd.DataFrame) -> None:
         """Whether a table has all columns; any that it has beside are left alone."""
@@ -114,15 +116,16 @@ class TableReader:
 
     def _encode_inputs(
         self, frame: pd.DataFrame, codes: np.ndarray, context: tuple[pd.DataFrame, np.ndarray] | None
-    ) -> np.ndarray:
-        encoded = []
+    ) -> tuple[np.ndarray, np.ndarray]:
+        encoded, raw = [], []
         for column in self.inputs:
             values = column.read(frame[column.name])
             starts = column.starts(values, codes)
             if context is not None and column.from_task_start:  # tasks start where their context does
                 starts |= column.starts(column.read(context[0][column.name]), context[1])
             encoded.append(column.encode(column.offset(values, codes, starts)))
-        return np.stack(encoded, axis=1)
+            raw.append(values)
+        return np.stack(encoded, axis=1), np.stack(raw, axis=1)
 
     def _check_duplicates(self, frame: pd.DataFrame) -> None:
         places = frame[self._place]

@@ -28,6 +28,9 @@ class ObservationModel(Module):
 
     :param num_outputs: Number of outputs P.
 
+    :ivar bool is_elementwise: Whether output p depends on the decoder's value p alone, so that expectations take no
+        samples where the decoder is linear.
+
     Example:
         >>> import torch
         >>> from gpytorch_sgpvae import ObservationModel
@@ -38,6 +41,8 @@ class ObservationModel(Module):
         >>> LaplaceObservations(num_outputs=5)(torch.zeros(10, 5)).batch_shape
         torch.Size([10, 5])
     """
+
+    is_elementwise: bool = False
 
     def __init__(self, num_outputs: int):
         super().__init__()

@@ -25,6 +25,8 @@ class BernoulliObservations(ObservationModel):
         tensor([[0.5000, 0.5000]])
     """
 
+    is_elementwise = True
+
     def distribution(self, decoded: Tensor) -> Bernoulli:
         return Bernoulli(logits=decoded, validate_args=False)
 

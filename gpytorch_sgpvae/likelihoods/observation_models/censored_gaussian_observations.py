@@ -41,6 +41,8 @@ class CensoredGaussianObservations(ObservationModel):
         https://doi.org/10.2307/1907382
     """
 
+    is_elementwise = True
+
     noise = LearntParameter()
 
     def __init__(self, num_outputs: int, noise_prior: Prior | None = None, noise_constraint: Interval | None = None):

@@ -33,6 +33,8 @@ class GaussianObservations(ObservationModel):
         torch.Size([10, 5])
     """
 
+    is_elementwise = True
+
     noise = LearntParameter()
 
     def __init__(

@@ -35,6 +35,8 @@ class LogNormalObservations(ObservationModel):
         tensor([[1.0050, 1.0050]], grad_fn=<ExpBackward0>)
     """
 
+    is_elementwise = True
+
     noise = LearntParameter()
 
     def __init__(self, num_outputs: int, noise_prior: Prior | None = None, noise_constraint: Interval | None = None):

@@ -51,6 +51,10 @@ class MixedObservations(ObservationModel):
     def decoder_size(self) -> int:
         return sum(self._decoder_sizes)
 
+    @property
+    def is_elementwise(self) -> bool:  # type: ignore[override]
+        return all(cast("ObservationModel", model).is_elementwise for model in self.observation_models)
+
     def distribution(self, decoded: Tensor) -> ColumnwiseDistribution:
         groups = decoded.split(self._decoder_sizes, dim=-1)
         return ColumnwiseDistribution(

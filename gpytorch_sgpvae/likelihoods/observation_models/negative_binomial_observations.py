@@ -41,6 +41,8 @@ class NegativeBinomialObservations(ObservationModel):
         100, 2600
     """
 
+    is_elementwise = True
+
     dispersion = LearntParameter()
     rate_scale: Tensor
 

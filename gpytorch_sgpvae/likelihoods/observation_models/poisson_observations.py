@@ -29,6 +29,8 @@ class PoissonObservations(ObservationModel):
         tensor([[  0.6931, 100.0000]])
     """
 
+    is_elementwise = True
+
     def distribution(self, decoded: Tensor) -> Poisson:
         return Poisson(log_softplus(decoded))
 

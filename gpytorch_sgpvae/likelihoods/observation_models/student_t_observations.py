@@ -38,6 +38,8 @@ class StudentTObservations(ObservationModel):
         1.000
     """
 
+    is_elementwise = True
+
     deg_free = LearntParameter()
     noise = LearntParameter()
 

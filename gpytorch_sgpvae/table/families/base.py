@@ -35,10 +35,8 @@ class OutputColumn:
     is_continuous: ClassVar[bool] = False
     # Whether values are numbers that can be drawn and averaged; labels without an order are not.
     is_number: ClassVar[bool] = True
-    # Whether something can be added to the targets, as their distribution is Gaussian.
-    is_additive: ClassVar[bool] = False
-    # Whether inference networks read the logarithm of 1 + the target, as targets may be large.
-    is_read_as_logarithm: ClassVar[bool] = False
+    # Whether the distribution of the targets is Gaussian: something can be added to them.
+    is_gaussian: ClassVar[bool] = False
     # The scores of predictions that mean something.
     scores: ClassVar[tuple[str, ...]] = ("rmse", "mae", "nll", "crps", "coverage")
 
@@ -97,25 +95,31 @@ class OutputColumn:
         :param targets: (`N x P_g`)
         """
 
-    def decoder_scale(self, targets: np.ndarray) -> tuple[list[float], list[float]]:
-        """
-        What the decoder's values for this column are shifted and scaled by.
+    @property
+    def num_values(self) -> int:
+        """How many of the decoder's values the column takes."""
+        return 1
 
-        :param targets: (`N`)
+    @classmethod
+    def widened(cls, targets: Distribution, variance: Tensor) -> Distribution:
         """
-        return [0.0], [1.0]
+        The distribution of targets with another variance, where they are Gaussian (`... x N x P_g`).
+
+        :param variance: What is to be added to their variance (`N x P_g`).
+        """
+        return targets
 
     # Predictions. Components are of batch shape `S x N x P_g`, for the group's columns.
 
     @classmethod
     def in_units(
-        cls, group: Sequence[OutputColumn], targets: Distribution, added: Tensor, spread: Tensor
+        cls, group: Sequence[OutputColumn], targets: Distribution, added: Tensor, variance: Tensor
     ) -> Distribution:
         """
         The distribution of the columns' own values, from that of their targets (`... x N x P_g`).
 
-        :param added: What is to be added to the targets, where that can be done (`N x P_g`).
-        :param spread: The standard deviation of what is added (`N x P_g`).
+        :param added: What is to be added to targets that are Gaussian (`N x P_g`).
+        :param variance: What is to be added to their variance (`N x P_g`).
         """
         return targets
 

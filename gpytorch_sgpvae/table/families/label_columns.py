@@ -107,8 +107,9 @@ class CategoryColumn(LabelColumn):
     def observation_model(cls, group: Sequence[OutputColumn]) -> ObservationModel:
         return CategoricalObservations(len(group), len(group[0].levels))
 
-    def decoder_scale(self, targets: np.ndarray) -> tuple[list[float], list[float]]:
-        return [0.0] * len(self.levels), [1.0] * len(self.levels)
+    @property
+    def num_values(self) -> int:
+        return len(self.levels)
 
     @classmethod
     def point(cls, components: Distribution, mean: Tensor) -> Tensor:

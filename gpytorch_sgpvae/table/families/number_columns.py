@@ -26,6 +26,8 @@ from .base import OutputColumn, as_vector, check_varies
 TYPICAL_COUNT = 10.0
 # The part of the variance of counts' logarithms that is noise before any training.
 NOISE = 0.1
+# Of predictions, in units of the column's.
+LEAST_VARIANCE = 1e-12
 
 
 class NumberColumn(OutputColumn):
@@ -78,7 +80,7 @@ class RealColumn(NumberColumn):
 
     family = "real"
     is_continuous = True
-    is_additive = True
+    is_gaussian = True
 
     def values_of(self, targets: Tensor) -> Tensor:
         return self.shift + self.scale * targets
@@ -88,12 +90,20 @@ class RealColumn(NumberColumn):
         return GaussianObservations(len(group))
 
     @classmethod
+    def widened(cls, targets: Distribution, variance: Tensor) -> Normal:
+        assert isinstance(targets, Normal)
+        # above zero also after a calibration that takes some of the noise away
+        stddev = (targets.scale.square() + variance).clamp_min(LEAST_VARIANCE).sqrt()
+        return Normal(targets.loc, stddev, validate_args=False)
+
+    @classmethod
     def in_units(
-        cls, group: Sequence[OutputColumn], targets: Distribution, added: Tensor, spread: Tensor
+        cls, group: Sequence[OutputColumn], targets: Distribution, added: Tensor, variance: Tensor
     ) -> Distribution:
         assert isinstance(targets, Normal)
         shift, scale = (as_vector(group, name, targets.loc) for name in ("shift", "scale"))
-        loc, stddev = shift + scale * (targets.loc + added), scale * torch.hypot(targets.scale, spread)
+        wider = cls.widened(targets, variance)
+        loc, stddev = shift + scale * (targets.loc + added), scale * wider.stddev
         return Normal(loc, stddev, validate_args=False)
 
 
@@ -116,9 +126,9 @@ class PositiveColumn(RealColumn):
 
     @classmethod
     def in_units(
-        cls, group: Sequence[OutputColumn], targets: Distribution, added: Tensor, spread: Tensor
+        cls, group: Sequence[OutputColumn], targets: Distribution, added: Tensor, variance: Tensor
     ) -> Distribution:
-        logarithms = super().in_units(group, targets, added, spread)
+        logarithms = super().in_units(group, targets, added, variance)
         return LogNormal(logarithms.mean, logarithms.stddev, validate_args=False)
 
 
@@ -150,7 +160,7 @@ class AmountColumn(NumberColumn):
 
     @classmethod
     def in_units(
-        cls, group: Sequence[OutputColumn], targets: Distribution, added: Tensor, spread: Tensor
+        cls, group: Sequence[OutputColumn], targets: Distribution, added: Tensor, variance: Tensor
     ) -> Distribution:
         assert isinstance(targets, CensoredNormal)
         scale = as_vector(group, "scale", targets.normal.loc)
@@ -165,7 +175,6 @@ class CountColumn(NumberColumn):
 
     family = "count"
     expected = "whole numbers from 0"
-    is_read_as_logarithm = True
 
     def standardize(self, values: np.ndarray) -> np.ndarray:
         return values
@@ -193,8 +202,3 @@ class CountColumn(NumberColumn):
         # what the model explains: no optimizer gets from 1 to the hundreds that large counts may need.
         variance = np.nanvar(np.log1p(targets), 0)
         observation_model.dispersion = torch.tensor(1 / (NOISE * np.maximum(variance, 1 / np.nanmean(targets, 0))))
-
-    def decoder_scale(self, targets: np.ndarray) -> tuple[list[float], list[float]]:
-        # the decoder need not learn how large counts are; a few that are huge do not decide on the others' scale
-        stddev = float(np.nanstd(targets)) / self.scale
-        return [float(np.nanmean(targets)) / self.scale], [min(stddev, TYPICAL_COUNT)]

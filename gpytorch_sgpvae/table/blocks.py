@@ -1,0 +1,123 @@
+"""Which rows are looked at together: windows to learn from, and blocks to predict, of rows that are near each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+# Known entries that a dense model conditions on at a time, and values in its rows, known or not.
+MOST_ENTRIES, MOST_VALUES = 2000, 5000
+# Rows that a Markov model conditions on at a time, beside this many before and after them.
+MOST_ROWS, MARGIN_ROWS = 30_000, 2000
+# Rows that a sparse model predicts at a time.
+ROWS_AT_A_TIME = 2000
+# The part of a block that is predicted, of what it is conditioned on.
+CORE_SHARE = 0.4
+
+
+@dataclass(frozen=True)
+class Block:
+    """
+    Rows that are predicted together.
+
+    :param seen: The rows that they are conditioned on.
+    :param asked: The rows that are predicted.
+    """
+
+    seen: np.ndarray
+    asked: np.ndarray
+
+
+def blocks_in_space(
+    x: np.ndarray, counts: np.ndarray, values: int, is_asked: np.ndarray, lengthscales: np.ndarray
+) -> Iterator[Block]:
+    """
+    Blocks of rows that are near each other, with the rows around them, of a task of any size: no matrix gets larger
+    than :data:`MOST_ENTRIES`.
+
+    :param x: Inputs (`N x D`).
+    :param counts: Known entries of each row (`N`).
+    :param values: What a row has entries of, known or not.
+    :param is_asked: Which rows are to be predicted (`N`).
+    :param lengthscales: What is near, in each input; infinite for inputs without a distance (`D`).
+    """
+    scaled = _scaled(x, lengthscales)
+    cost = np.maximum(counts, values * MOST_ENTRIES / MOST_VALUES)
+    if cost.sum() <= MOST_ENTRIES:
+        rows = np.arange(len(x))
+        yield Block(rows[(counts > 0) | is_asked], np.flatnonzero(is_asked))
+        return
+    for core in _halves(scaled, cost, np.arange(len(x)), CORE_SHARE * MOST_ENTRIES):
+        asked = core[is_asked[core]]
+        if len(asked):
+            yield Block(_around(scaled, cost, (counts > 0) | is_asked, asked), asked)
+
+
+def blocks_in_time(times: np.ndarray, is_asked: np.ndarray) -> Iterator[Block]:
+    """
+    Stretches of time with what comes before and after them; one for series of up to :data:`MOST_ROWS` rows.
+
+    :param times: (`N`).
+    :param is_asked: Which rows are to be predicted (`N`).
+    """
+    order = np.argsort(times, kind="stable")
+    pieces = max(1, -(-len(order) // MOST_ROWS))
+    for core in np.array_split(np.arange(len(order)), pieces):
+        asked = order[core][is_asked[order[core]]]
+        if len(asked):
+            first, last = max(0, core[0] - MARGIN_ROWS), core[-1] + MARGIN_ROWS + 1
+            yield Block(order[first:last], asked)
+
+
+def window(
+    x: np.ndarray, counts: np.ndarray, lengthscales: np.ndarray, most_entries: float, random: np.random.Generator
+) -> np.ndarray:
+    """
+    A random row and those nearest to it, as dense as they are in the whole task, with so many known entries together.
+
+    :param x: Inputs (`N x D`).
+    :param counts: Known entries of each row (`N`).
+    :param lengthscales: What is near, in each input (`D`).
+    """
+    if counts.sum() <= most_entries:
+        return np.flatnonzero(counts)
+    scaled = _scaled(x, lengthscales)
+    center = scaled[random.integers(len(x))]
+    order = np.argsort(np.square(scaled - center).sum(1), kind="stable")
+    return np.sort(_first(order[counts[order] > 0], counts, most_entries))
+
+
+def _scaled(x: np.ndarray, lengthscales: np.ndarray) -> np.ndarray:
+    finite = np.isfinite(lengthscales)
+    return x[:, finite] / lengthscales[finite] if finite.any() else np.zeros((len(x), 1))
+
+
+def _first(order: np.ndarray, cost: np.ndarray, most: float) -> np.ndarray:
+    """The first rows that cost no more than this together, and at least one."""
+    return order[: max(1, int(np.searchsorted(cost[order].cumsum(), most, side="right")))]
+
+
+def _halves(scaled: np.ndarray, cost: np.ndarray, rows: np.ndarray, most: float) -> Iterator[np.ndarray]:
+    """Boxes of rows that cost no more than this, by cutting the longest side in the middle of the cost."""
+    extent = np.ptp(scaled[rows], axis=0)
+    if len(rows) == 1 or cost[rows].sum() <= most:
+        yield rows
+        return
+    order = rows[np.argsort(scaled[rows, extent.argmax()], kind="stable")]
+    total = cost[order].cumsum()
+    middle = int(np.clip(np.searchsorted(total, 0.5 * total[-1]) + 1, 1, len(rows) - 1))
+    for half in (order[:middle], order[middle:]):
+        yield from _halves(scaled, cost, half, most)
+
+
+def _around(scaled: np.ndarray, cost: np.ndarray, useful: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """The rows asked for, and those nearest to the box that they are in."""
+    low, high = scaled[asked].min(0), scaled[asked].max(0)
+    outside = np.maximum(np.maximum(low - scaled, scaled - high), 0.0)
+    distance = np.square(outside).sum(1)
+    distance[asked] = -1.0
+    order = np.argsort(distance, kind="stable")
+    order = order[useful[order]]
+    return np.sort(order[: max(len(asked), len(_first(order, cost, MOST_ENTRIES)))])

@@ -1,0 +1,167 @@
+"""Cycles of time, such as the day and the year, found by the data's own spectrum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+# Periods of dates, in days, that a peak of the spectrum close to them is taken for.
+CALENDAR = (1.0, 7.0, 365.25)
+DAY, YEAR = CALENDAR[0], CALENDAR[2]
+# Periods that are looked for: at most so many, with so many repetitions, and so many steps each.
+MOST_PERIODS, FEWEST_REPETITIONS, FEWEST_STEPS = 3, 5, 3
+# A year is looked for from one and a half of them on.
+FEWEST_YEARS = 1.5
+# A peak stands out by this factor from the spectrum around it, and is at least this share of the variance.
+PROMINENCE, LEAST_SHARE = 15.0, 0.005
+# Sines and cosines of a cycle, at most; cells of the regular grid that a spectrum is taken of.
+MOST_HARMONICS, MOST_CELLS = 4, 2**17
+# What keeps coefficients small, in rows; the share of the variance that a cycle has to explain where it is not fitted.
+RIDGE, LEAST_GAIN = 30.0, 0.01
+# Stretches of which every other one is fitted, to see whether the cycle explains the rest.
+NUM_STRETCHES = 40
+
+
+@dataclass(frozen=True)
+class Cycles:
+    r"""
+    Cycles that are the same at all places,
+
+    .. math::
+
+        c_p(t) = \sum_i \sum_{h = 1}^{H_i} a_{pih} \cos(2 \pi h t / T_i) + b_{pih} \sin(2 \pi h t / T_i)
+
+    and where there are a day and a year also the products of both, as days differ from season to season. Periods are
+    peaks of the spectrum. An output whose variance is not explained where the cycle was not fitted has none.
+
+    :param periods: :math:`T_i`, in the units of the times, days for dates.
+    :param harmonics: :math:`H_i`.
+    :param coefficients: Of all functions of time, for each output (`F x P`).
+    """
+
+    periods: list[float]
+    harmonics: list[int]
+    coefficients: np.ndarray = field(repr=False)
+
+    @classmethod
+    def none(cls, num_outputs: int) -> Cycles:
+        """No cycles."""
+        return cls([], [], np.zeros((0, num_outputs)))
+
+    @classmethod
+    def fit(cls, times: np.ndarray, y: np.ndarray, wanted: np.ndarray, is_date: bool) -> Cycles:
+        """
+        :param times: Numbers, or days (`N`).
+        :param y: Targets; NaN is missing (`N x P`).
+        :param wanted: Which targets may have cycles (`P`).
+        :param is_date: Whether times are days, and cycles may be those of the calendar.
+        """
+        nothing = cls.none(y.shape[1])
+        different = np.unique(times)
+        if len(different) < 2 * FEWEST_REPETITIONS or not wanted.any():
+            return nothing
+        step = float(np.median(np.diff(different)))
+        periods = find_periods(times, y[:, wanted], step, is_date)
+        if not periods:
+            return nothing
+        harmonics = [int(np.clip(period / (FEWEST_STEPS * step), 1, MOST_HARMONICS)) for period in periods]
+        draft = cls(periods, harmonics, np.zeros((0, y.shape[1])))
+        features = draft._features(times)  # (N, F)
+        stretch = np.ptp(times) / NUM_STRETCHES
+        odd = np.floor((times - times.min()) / stretch).astype(int) % 2 == 1
+        coefficients = np.zeros((features.shape[1], y.shape[1]))
+        for p in np.flatnonzero(wanted):
+            known = ~np.isnan(y[:, p])
+            values = np.where(known, y[:, p], 0.0)
+            halves = [known & odd, known & ~odd]
+            if min(half.sum() for half in halves) < 2 * features.shape[1]:
+                continue
+            unexplained = total = 0.0
+            for fitted, other in (halves, halves[::-1]):
+                center, weights = _ridge(features[fitted], values[fitted])
+                unexplained += np.square(values[other] - center - features[other] @ weights).sum()
+                total += np.square(values[other] - center).sum()
+            if unexplained < (1 - LEAST_GAIN) * total:
+                coefficients[:, p] = _ridge(features[known], values[known])[1]
+        return cls(periods, harmonics, coefficients) if coefficients.any() else nothing
+
+    def at(self, times: np.ndarray) -> np.ndarray:
+        """The cycles at some times (`N x P`)."""
+        if not self.periods:
+            return np.zeros((len(times), self.coefficients.shape[1]))
+        return self._features(times) @ self.coefficients
+
+    def _features(self, times: np.ndarray) -> np.ndarray:
+        waves = [_waves(times, period, number) for period, number in zip(self.periods, self.harmonics, strict=True)]
+        if DAY in self.periods and YEAR in self.periods:
+            day, year = waves[self.periods.index(DAY)], waves[self.periods.index(YEAR)][:, :2]
+            waves.append((day[:, :, None] * year[:, None, :]).reshape(len(times), -1))
+        return np.concatenate(waves, 1)
+
+
+def find_periods(times: np.ndarray, y: np.ndarray, step: float, is_date: bool) -> list[float]:
+    """
+    The periods of peaks in the spectrum that all outputs have together, the most pronounced first.
+
+    :param times: Numbers, or days (`N`).
+    :param y: Targets; NaN is missing (`N x P`).
+    :param step: The usual distance of times.
+    :param is_date: Whether peaks close to a day, a week or a year are these.
+    """
+    span = float(np.ptp(times))
+    num_cells = int(span / step) + 1
+    if num_cells > MOST_CELLS:
+        step, num_cells = span / (MOST_CELLS - 1), MOST_CELLS
+    if num_cells < FEWEST_REPETITIONS * FEWEST_STEPS:
+        return []
+    cells = np.round((times - times.min()) / step).astype(int).clip(0, num_cells - 1)
+    power = np.zeros(num_cells // 2 + 1)
+    for column in y.T:
+        known = ~np.isnan(column)
+        counts = np.bincount(cells[known], minlength=num_cells)
+        sums = np.bincount(cells[known], column[known] - column[known].mean(), num_cells) if known.any() else counts
+        spectrum = np.abs(np.fft.rfft(sums / np.maximum(counts, 1))) ** 2
+        power += spectrum / max(spectrum[1:].sum(), 1e-300)
+    power = power / y.shape[1]
+    first, last = FEWEST_REPETITIONS, num_cells // FEWEST_STEPS
+    found: list[float] = []
+    length = num_cells * step
+    if is_date and span >= FEWEST_YEARS * YEAR and step <= YEAR / 8:
+        found.append(YEAR)  # too few repetitions for a peak; whether it explains anything is seen later
+    order = first + np.argsort(-power[first : last + 1], kind="stable")[:50]
+    for k in order:
+        around = power[max(first, int(k / 1.5)) : int(1.5 * k) + 2]
+        low, high = max(k - 2, 1), min(k + 3, len(power))
+        is_peak = power[k] == power[low:high].max() and power[k] > PROMINENCE * np.median(around)
+        if not is_peak or power[low:high].sum() < LEAST_SHARE or len(found) >= MOST_PERIODS:
+            continue
+        period = length / k
+        if is_date:
+            near = [known for known in CALENDAR if abs(length / known - k) <= 1.5]
+            period = near[0] if near else period
+        else:
+            # between cells of the spectrum: the center of the peak
+            period = length / float(np.average(np.arange(low, high), weights=power[low:high]))
+        if not any(_is_harmonic(period, other) for other in found if other != YEAR or period > 30):
+            found.append(period)
+    return found
+
+
+def _is_harmonic(period: float, other: float) -> bool:
+    """Whether a cycle with the other period has this one too."""
+    ratio = other / period
+    return abs(ratio - round(ratio)) < 0.02 * max(ratio, 1.0) and 1 <= round(ratio) <= MOST_HARMONICS
+
+
+def _waves(times: np.ndarray, period: float, number: int) -> np.ndarray:
+    """(`N x 2 H`)"""
+    angles = 2 * np.pi * times[:, None] / period * np.arange(1, number + 1)
+    return np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(times), -1)
+
+
+def _ridge(features: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
+    """The mean of the values, and small coefficients of the features (`F`)."""
+    center = float(values.mean())
+    gram = features.T @ features + RIDGE * np.eye(features.shape[1])
+    return center, np.linalg.solve(gram, features.T @ (values - center))

@@ -1,0 +1,69 @@
+"""What is taken off the targets before any model: what is special about each place, and cycles of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .cycles import Cycles
+from .inputs import InputColumn
+from .outputs import Outputs
+from .places import PlaceEffects
+from .plan import Plan
+from .reading import TaskTable
+
+# Without tasks, times are cut into so many stretches, each of which counts as one.
+NUM_STRETCHES = 30
+
+
+@dataclass(frozen=True)
+class Trend:
+    """
+    Constants of places, and cycles, of outputs whose targets are Gaussian.
+
+    :param places: The constants.
+    :param cycles: The cycles.
+    :param time: The input that cycles are of, or None.
+    """
+
+    places: PlaceEffects
+    cycles: Cycles
+    time: int | None
+
+    @classmethod
+    def none(cls, num_outputs: int) -> Trend:
+        """Nothing is taken off."""
+        return cls(PlaceEffects.none(num_outputs), Cycles.none(num_outputs), None)
+
+    @classmethod
+    def fit(cls, inputs: list[InputColumn], outputs: Outputs, plan: Plan, table: TaskTable, seed: int) -> Trend:
+        """
+        :param inputs: The input columns.
+        :param outputs: The output columns.
+        :param plan: What the model is like.
+        :param table: The table.
+        :param seed: Of what is drawn.
+        """
+        gaussian = [column.is_gaussian for column in outputs.columns]
+        groups = np.zeros(len(table.x), dtype=int)
+        for number, rows in enumerate(table.rows):
+            groups[rows] = number
+        if len(table.rows) < NUM_STRETCHES and plan.has_places:
+            times = table.x[:, plan.time]  # type: ignore[index]
+            width = np.ptp(times) / NUM_STRETCHES
+            stretches = np.floor((times - times.min()) / (width if width > 0 else 1.0)).astype(int)
+            groups = np.unique(groups * (NUM_STRETCHES + 1) + stretches, return_inverse=True)[1].reshape(-1)
+        places = PlaceEffects.fit(table.x, table.y, groups, gaussian, seed)
+        if plan.time is None:
+            return cls(places, Cycles.none(len(outputs)), None)
+        rest = table.y - places.at(table.x)[0]
+        cycles = Cycles.fit(table.raw[:, plan.time], rest, np.array(gaussian), inputs[plan.time].is_date)
+        return cls(places, cycles, plan.time)
+
+    def at(self, table: TaskTable, rows: np.ndarray | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        """The trend in some rows, and the deviation of constants that are not known (`n x P` each)."""
+        effects, spread = self.places.at(table.x[rows])
+        if self.time is not None:
+            effects = effects + self.cycles.at(table.raw[rows, self.time])
+        return effects, spread
