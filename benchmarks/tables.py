@@ -12,6 +12,8 @@ import torch
 from gpytorch_sgpvae.datasets import load_amedas, load_eeg_recordings, weather_table
 from gpytorch_sgpvae.datasets.missingness import blackouts
 
+from . import beijing
+
 BLOCK = 3  # days
 
 
@@ -23,8 +25,8 @@ class Problem:
     :param truth: What was hidden of the test (`N x P`); NaN where nothing was.
     :param inputs: Names of the inputs.
     :param outputs: Names of the outputs.
-    :param task: Name of the column of tasks.
-    :param places: Names of the inputs that tell series apart.
+    :param task: Name of the column of tasks; None where there is none.
+    :param places: Names of the columns that tell series apart.
     :param time: Name of a column that goes on from task to task in a series, or of the time in a task.
     :param steps: Rows in a window of a series, for imputers that take windows.
     """
@@ -34,7 +36,7 @@ class Problem:
     truth: np.ndarray
     inputs: list[str]
     outputs: list[str]
-    task: str
+    task: str | None
     places: list[str]
     time: str
     steps: int
@@ -82,6 +84,40 @@ def eeg(hide: str, seed: int) -> Problem:
     return Problem(table(data.train), table(data.test), truth, ["time"], outputs, "trial", ["trial"], "time", steps)
 
 
+def beijing_station(hide: str, seed: int) -> Problem:
+    """
+    One station of Beijing: 35,064 hours, ten outputs, and no input but the date.
+
+    :param hide: `runs` of a day in which all pollutants are hidden, or a percentage of the entries at random.
+    """
+    table = beijing.one_station()
+    hidden = beijing.runs_of_pollutants(len(table), seed) if hide == "runs" else _at_random(table, hide, seed)
+    return _beijing(table, [], hidden)
+
+
+def twelve_stations(hide: str, seed: int) -> Problem:
+    """
+    Twelve stations of Beijing in two months of winter: 17,856 rows of a station and an hour, ten outputs.
+
+    :param hide: `outages` of a station for a day, or a percentage of the entries at random.
+    """
+    table = beijing.twelve_stations()
+    hidden = beijing.outages(len(table), seed) if hide == "outages" else _at_random(table, hide, seed)
+    return _beijing(table, ["lat", "lon"], hidden)
+
+
+def _at_random(table: pd.DataFrame, hide: str, seed: int) -> np.ndarray:
+    return hidden_entries(len(table), len(beijing.OUTPUTS), hide, seed)
+
+
+def _beijing(table: pd.DataFrame, places: list[str], hidden: np.ndarray) -> Problem:
+    outputs = beijing.OUTPUTS
+    seen = table.copy()
+    seen[outputs] = table[outputs].mask(hidden)
+    truth = table[outputs].where(hidden).to_numpy(float)
+    return Problem(seen, seen, truth, [*places, "date"], outputs, None, places, "date", beijing.DAY)
+
+
 def _weather(table: pd.DataFrame, outputs: list[str], hide: str, seed: int, steps: int) -> Problem:
     places = ["lat", "lon", "elev"]
     table = table.assign(date=7 * table["week"] + table["day"])
@@ -105,4 +141,10 @@ def hidden_entries(num_rows: int, num_outputs: int, hide: str, seed: int) -> np.
     return blackouts(rows, 1, float(hide.removesuffix(" %")) / 100, random).numpy()
 
 
-TABLES: dict[str, Callable[[str, int], Problem]] = {"AMeDAS": amedas, "EEG": eeg, "generated": small_weather}
+TABLES: dict[str, Callable[[str, int], Problem]] = {
+    "AMeDAS": amedas,
+    "EEG": eeg,
+    "Beijing station": beijing_station,
+    "twelve stations": twelve_stations,
+    "generated": small_weather,
+}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from .numbers import is_date, read_days, read_numbers
+from .numbers import is_date, read_anything, read_outputs
 
 # What an input that is a time is called, if it is no date.
 TIMES = {"t", "time", "date", "datetime", "timestamp", "second", "minute", "hour", "day", "week", "month", "year"}
@@ -20,9 +20,17 @@ def time_column(frame: pd.DataFrame, inputs: Sequence[str]) -> str:
     :param frame: The table.
     :param inputs: Names of its inputs.
     """
-    dates = [name for name in inputs if is_date(frame[name])]
-    times = [name for name in inputs if name.lower() in TIMES]
-    return [*dates, *times, *reversed(inputs)][0]
+    return [*_times(frame, inputs), *reversed(inputs)][0]
+
+
+def has_time(frame: pd.DataFrame, inputs: Sequence[str]) -> bool:
+    """
+    Whether an input is a date, or named after a time.
+
+    :param frame: The table.
+    :param inputs: Names of its inputs.
+    """
+    return bool(_times(frame, inputs))
 
 
 def series_columns(frame: pd.DataFrame, inputs: Sequence[str], task: str | None) -> list[str]:
@@ -46,7 +54,21 @@ def groups_of_rows(frame: pd.DataFrame, together: Sequence[str]) -> list[np.ndar
     """
     if not together:
         return [np.arange(len(frame))]
-    return list(frame.groupby(list(together), sort=False).indices.values())
+    numbers = group_numbers(frame, together)
+    order = np.argsort(numbers, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+
+
+def group_numbers(frame: pd.DataFrame, together: Sequence[str]) -> np.ndarray:
+    """
+    A number for each row, which rows that agree in some columns share; 0 where there are no such columns.
+
+    :param frame: The table.
+    :param together: Names of the columns.
+    """
+    if not together:
+        return np.zeros(len(frame), int)
+    return frame.groupby(list(together), sort=False, dropna=False).ngroup().to_numpy(int)
 
 
 def fill_by_mean(frame: pd.DataFrame, outputs: Sequence[str]) -> pd.DataFrame:
@@ -62,7 +84,7 @@ def fill_by_mean(frame: pd.DataFrame, outputs: Sequence[str]) -> pd.DataFrame:
         >>> fill_by_mean(pd.DataFrame({"y": [1.0, None, 3.0]}), ["y"])["y"].tolist()
         [1.0, 2.0, 3.0]
     """
-    return _with(frame, outputs, frame[list(outputs)].to_numpy(float, copy=True))
+    return _with(frame, outputs, read_outputs(frame, outputs))
 
 
 def fill_by_interpolation(
@@ -84,7 +106,7 @@ def fill_by_interpolation(
         >>> fill_by_interpolation(frame, ["place", "day"], ["y"])["y"].tolist()
         [1.0, 3.0, 9.0, 5.0]
     """
-    values = frame[list(outputs)].to_numpy(float, copy=True)  # (N, P)
+    values = read_outputs(frame, outputs)  # (N, P)
     for rows, times in _series(frame, inputs, task):
         for column in values.T:
             known = ~np.isnan(column[rows])
@@ -112,22 +134,30 @@ def fill_by_last_value(
         >>> fill_by_last_value(frame, ["day"], ["y"])["y"].tolist()
         [2.0, 2.0, 2.0, 4.0]
     """
-    values = frame[list(outputs)].to_numpy(float, copy=True)  # (N, P)
+    values = read_outputs(frame, outputs)  # (N, P)
     for rows, _ in _series(frame, inputs, task):
         values[rows] = pd.DataFrame(values[rows]).ffill().bfill().to_numpy()
     return _with(frame, outputs, values)
 
 
+def _times(frame: pd.DataFrame, inputs: Sequence[str]) -> list[str]:
+    dates = [name for name in inputs if is_date(frame[name])]
+    return [*dates, *(name for name in inputs if str(name).lower() in TIMES)]
+
+
 def _with(frame: pd.DataFrame, outputs: Sequence[str], values: np.ndarray) -> pd.DataFrame:
     """The table with these values, and what is still missing as the mean of what was known (`N x P`)."""
-    means = frame[list(outputs)].astype(float).mean().to_numpy()
-    return frame.assign(**dict(zip(outputs, np.where(np.isnan(values), means, values).T, strict=True)))
+    means = pd.DataFrame(read_outputs(frame, outputs)).mean().to_numpy()
+    filled = frame.copy()
+    for name, column in zip(outputs, np.where(np.isnan(values), means, values).T, strict=True):
+        filled[name] = column
+    return filled
 
 
 def _series(frame: pd.DataFrame, inputs: Sequence[str], task: str | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of each series its rows and its times, in the order of time."""
-    when = frame[time_column(frame, inputs)]
-    times = read_days(when) if is_date(when) else read_numbers(when)
+    """Rows and times of each series of more than one row, in the order of time."""
+    times = read_anything(frame[time_column(frame, inputs)])
     for rows in groups_of_rows(frame, series_columns(frame, inputs, task)):
-        ordered = rows[np.argsort(times[rows], kind="stable")]
-        yield ordered, times[ordered]
+        if len(rows) > 1:
+            ordered = rows[np.argsort(times[rows], kind="stable")]
+            yield ordered, times[ordered]

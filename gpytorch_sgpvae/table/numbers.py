@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -60,6 +61,28 @@ def read_days(column: pd.Series) -> np.ndarray:
             "read as one. Write dates as 2024-12-31, times as 2024-12-31 18:30."
         )
     return ((dates - ORIGIN) / DAY).to_numpy(float, na_value=np.nan)
+
+
+def read_anything(column: pd.Series) -> np.ndarray:
+    """
+    Numbers for whatever a column holds: days of dates, numbers, or else a number for each different value. NaN where
+    there is none, or none that is finite; nothing is an error.
+    """
+    if is_date(column):
+        return ((_parse_dates(column) - ORIGIN) / DAY).to_numpy(float, na_value=np.nan)
+    if types.is_timedelta64_dtype(column.dtype):
+        return read_numbers(column)
+    if is_mostly_text(column):
+        codes = pd.factorize(column.astype(object))[0]
+        return np.where(codes >= 0, codes, np.nan)
+    values = _coerce(column)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def read_outputs(frame: pd.DataFrame, outputs: Sequence[str]) -> np.ndarray:
+    """Columns of numbers or flags as floating-point numbers, NaN where there is none that is finite (`N x P`)."""
+    values = np.stack([_coerce(frame[name]) for name in outputs], 1) if len(outputs) else np.empty((len(frame), 0))
+    return np.where(np.isfinite(values), values, np.nan)
 
 
 def check_present(column: pd.Series, values: np.ndarray, role: str) -> None:

@@ -4,7 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gpytorch_sgpvae.table.baselines import fill_by_interpolation, fill_by_last_value, fill_by_mean, time_column
+from gpytorch_sgpvae.table.baselines import (
+    fill_by_interpolation,
+    fill_by_last_value,
+    fill_by_mean,
+    group_numbers,
+    groups_of_rows,
+    has_time,
+    time_column,
+)
 
 NAN = float("nan")
 
@@ -72,3 +80,23 @@ def test_the_time_is_a_date_or_named_so_or_last(inputs, expected):
     if "when" in inputs:
         frame["when"] = pd.to_datetime(["2024-01-01", "2024-01-02"])
     assert time_column(frame, inputs) == expected
+
+
+@pytest.mark.parametrize(("inputs", "expected"), [(["lat", "Day"], True), (["when"], True), (["lat", "lon"], False)])
+def test_a_table_has_a_time_if_an_input_is_a_date_or_named_so(inputs, expected):
+    frame = pd.DataFrame({name: ["2024-01-01"] if name == "when" else [1.0] for name in inputs})
+    assert has_time(frame, inputs) == expected
+
+
+def test_rows_that_agree_in_columns_share_a_number_and_a_group_missing_values_too():
+    frame = pd.DataFrame({"a": ["x", None, "x", None], "b": [1, 2, 1, 2]})
+    assert group_numbers(frame, ["a", "b"]).tolist() == [0, 1, 0, 1]
+    assert [rows.tolist() for rows in groups_of_rows(frame, ["a", "b"])] == [[0, 2], [1, 3]]
+    assert group_numbers(frame, []).tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("fill", [fill_by_interpolation, fill_by_last_value])
+def test_inputs_and_outputs_of_any_kind_are_filled(fill):
+    flags = pd.array([True, None, True], dtype="boolean")
+    frame = pd.DataFrame({"kind": ["a", "b", "c"], 0: flags})
+    assert fill(frame, ["kind"], [0])[0].tolist() == [1.0, 1.0, 1.0]
