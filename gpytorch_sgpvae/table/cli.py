@@ -92,7 +92,11 @@ def make_parser() -> argparse.ArgumentParser:
         "--inputs", required=True, type=_names, help="columns that say where a row is, with commas between"
     )
     fit.add_argument("--outputs", required=True, type=_names, help="columns with holes, with commas between")
-    fit.add_argument("--task", help="column with the same value in all rows of a task; default: the table is one task")
+    fit.add_argument(
+        "--task",
+        help="column with the same value in all rows of a task, or hour, day, week, month, quarter or year of a column "
+        "of dates, such as 'week(date)'; default: the table is one task",
+    )
     fit.add_argument("--periodic", type=_pairs, metavar="COLUMN=PERIOD,…", help="periods of inputs; of dates in days")
     fit.add_argument("--family", type=_pairs, metavar="COLUMN=FAMILY,…", help="of outputs for which the guess is wrong")
     fit.add_argument("--network", default="factornet", help="the inference network (default: %(default)s)")
@@ -258,16 +262,21 @@ def _read(source: str) -> pd.DataFrame:
 def _write(frame: pd.DataFrame, target: str) -> None:
     """The whole table or nothing."""
     if target == "-":
-        sys.stdout.write(frame.to_csv(index=False))
+        sys.stdout.write(frame.to_csv(index=_has_own_index(frame)))
         sys.stdout.flush()
         return
     buffer = io.BytesIO()
     if _is_parquet(target):
-        frame.to_parquet(buffer, index=False)
+        frame.to_parquet(buffer, index=_has_own_index(frame))
     else:
-        frame.to_csv(buffer, index=False)
+        frame.to_csv(buffer, index=_has_own_index(frame))
     with replacing(Path(target)) as file:
         file.write(buffer.getvalue())
+
+
+def _has_own_index(frame: pd.DataFrame) -> bool:
+    """Whether the rows have names or dates, as Parquet files can hold them."""
+    return isinstance(frame.index, (pd.DatetimeIndex, pd.PeriodIndex)) or any(name for name in frame.index.names)
 
 
 def _with_whole_numbers(frame: pd.DataFrame, imputer: SGPVAEImputer) -> pd.DataFrame:

@@ -58,9 +58,11 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     The family of each output is guessed, and told in the log and by `families_`: real, positive (log-normal), amount
     (often exactly zero, as rain is), count, flag (two values), category (labels).
 
-    :param inputs: Columns that say where a row is: numbers or dates, without holes.
+    :param inputs: Columns that say where a row is: numbers, dates or labels, without holes. Inputs and the task may be
+        levels of the index by their names; an index of dates without a name is `"index"`.
     :param outputs: Columns with holes.
-    :param task: Column with the same value in all rows of a task; None if the table is one task.
+    :param task: Column with the same value in all rows of a task, or what makes tasks of a column of dates, such as
+        `"week(date)"` (hour, day, week, month, quarter, year); None if the table is one task.
     :param periodic: Periods of inputs, in the column's units, or in days for dates: `{"hour": 24}` gives a periodic
         kernel on that input times the one on the others.
     :param families: Families of outputs for which the guess is wrong.

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api import types
 
-from .errors import TableError, TableWarning, listed, name_row
-from .families import OutputColumn, fit_column
+from .columns import get_column
+from .errors import TableError, TableWarning, listed, name_row, name_rows
+from .families import OutputColumn, fit_column, make_column
 from .inputs import InputColumn
+from .numbers import check_cells
 from .outputs import Outputs
+from .tasks import TaskColumn
 
 
 @dataclass
@@ -38,19 +41,30 @@ class TaskTable:
 
 class TableReader:
     """
-    What was learnt of a table's columns, and the way from any such table to numbers.
+    What was learnt of a table's columns, and the way from any such table to numbers. Inputs and the task may be levels
+    of the table's index, see :func:`~gpytorch_sgpvae.table.columns.find_column`, and the task may be made of dates, see
+    :class:`~gpytorch_sgpvae.table.tasks.TaskColumn`.
 
     :param inputs: The input columns.
-    :param outputs: The output columns.
-    :param task: The column that tells tasks apart, or None for a table that is one task.
+    :param outputs: The output columns, and after them the covariates: columns without holes, which tell of the outputs.
+    :param task: What tells tasks apart, or None for a table that is one task.
     :param known: All columns of the table that was fitted.
+    :param num_filled: How many of the outputs are no covariates, by default all.
     """
 
-    def __init__(self, inputs: list[InputColumn], outputs: list[OutputColumn], task: str | None, known: list[str]):
+    def __init__(
+        self,
+        inputs: list[InputColumn],
+        outputs: list[OutputColumn],
+        task: TaskColumn | None,
+        known: list[str],
+        num_filled: int | None = None,
+    ):
         self.inputs = inputs
         self.outputs = Outputs(outputs)
         self.task = task
         self.known = known
+        self.num_filled = len(outputs) if num_filled is None else num_filled
 
     @classmethod
     def fit(
@@ -61,52 +75,127 @@ class TableReader:
         task: str | None,
         periodic: Mapping[str, float],
         families: Mapping[str, str],
+        covariates: Sequence[str] = (),
     ) -> TableReader:
-        inputs, outputs = _check_names(inputs, outputs, task)
-        for what, given, among in (("periodic", periodic, inputs), ("families", families, outputs)):
+        """
+        :param frame: The table to learn from.
+        :param inputs: Names of the inputs.
+        :param outputs: Names of the outputs.
+        :param task: Name of the task, if there is one.
+        :param periodic: Periods of inputs.
+        :param families: Families of outputs and covariates, where a guess is not wanted.
+        :param covariates: Names of the covariates.
+        """
+        _check_names(inputs, outputs, task, covariates)
+        targets = [*outputs, *covariates]
+        for what, given, among in (("periodic", periodic, inputs), ("families", families, targets)):
             unknown = [name for name in given if name not in among]
             if unknown:
                 raise TableError(f"{what} names {listed(unknown)}, which is not among {listed(among)}.")
-        check_columns(frame, [*inputs, *outputs, *([task] if task is not None else [])])
-        tasks = _factorize(frame, task)[0]
-        columns = [InputColumn.fit(frame[name], tasks, periodic.get(name)) for name in inputs]
-        kinds = [fit_column(frame[name], families.get(name)) for name in outputs]
-        return cls(columns, kinds, task, [str(name) for name in frame.columns])
+        check_columns(frame, targets, places=inputs)
+        for name in inputs:
+            check_cells(get_column(frame, name))
+        for name in covariates:
+            _check_covariate(frame[name], varies=True)
+        task_column = None if task is None else TaskColumn.fit(frame, task, list(inputs))
+        codes = _factorize(frame, task_column)[0]
+        columns = [InputColumn.fit(get_column(frame, name), codes, periodic.get(name)) for name in inputs]
+        kinds = [fit_column(frame[name], families.get(name)) for name in targets]
+        return cls(columns, kinds, task_column, [str(name) for name in frame.columns], len(outputs))
+
+    @classmethod
+    def from_dict(cls, description: Mapping[str, Any]) -> TableReader:
+        """A reader from what :meth:`to_dict` returned, also after it has been JSON."""
+        task = description["task"]
+        return cls(
+            [InputColumn(**column) for column in description["inputs"]],
+            [make_column(column) for column in description["outputs"]],
+            None if task is None else TaskColumn(**task),
+            description["columns"],
+            description["num_filled"],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that the reader knows, as JSON can hold it."""
+        return {
+            "inputs": [asdict(column) for column in self.inputs],
+            "outputs": [column.to_dict() for column in self.outputs.columns],
+            "task": None if self.task is None else asdict(self.task),
+            "columns": self.known,
+            "num_filled": self.num_filled,
+        }
 
     @property
-    def _place(self) -> list[str]:
-        """The columns that say where a row is."""
-        return [*([] if self.task is None else [self.task]), *(column.name for column in self.inputs)]
+    def place_names(self) -> list[str]:
+        """The names of what says where a row is, the task first."""
+        return [*([] if self.task is None else [self.task.name]), *(column.name for column in self.inputs)]
 
     def read(self, frame: pd.DataFrame) -> TaskTable:
         """A table to learn from, or to be conditioned on."""
         self.check(frame)
-        self._check_duplicates(frame)
-        y = np.stack([column.encode(frame[column.name]) for column in self.outputs.columns], axis=1)
         codes, keys = _factorize(frame, self.task)
-        x, raw = self._encode_inputs(frame, codes, None)
+        values = [column.read(get_column(frame, column.name)) for column in self.inputs]
+        self._check_duplicates(frame, codes, keys, values)
+        starts = [column.starts(days, codes) for column, days in zip(self.inputs, values, strict=True)]
+        y = np.stack([column.encode(frame[column.name]) for column in self.outputs.columns], axis=1)
+        x, raw = self._encode_inputs(values, codes, starts), np.stack(values, axis=1)
         return TaskTable(x, y, _rows_of(codes, len(keys)), keys, raw)
 
     def read_places(self, frame: pd.DataFrame, context: pd.DataFrame, table: TaskTable) -> TaskTable:
         """
-        New inputs of the tasks of a context, in the order of its tasks; those that it has not come last.
+        New inputs of the tasks of a context, in the order of its tasks; those that it has not come last. Of the outputs
+        only covariates are read.
 
-        :param frame: With the input columns, and that of the task.
+        :param frame: With the input columns, that of the task and the covariates.
         :param context: What `table` was read from.
         """
-        check_columns(frame, self._place)
+        covariates = self.outputs.columns[self.num_filled :]
+        self._check_places(frame)
+        check_columns(frame, [column.name for column in covariates])
         codes, keys = _factorize(frame, self.task, table.keys)
         context_codes = np.empty(len(context), dtype=int)
         for code, rows in enumerate(table.rows):
             context_codes[rows] = code
-        x, raw = self._encode_inputs(frame, codes, (context, context_codes))
+        values, starts = [], []
+        for column in self.inputs:
+            known = get_column(context, column.name)
+            # a label that is new in the context too has the same number here
+            values.append(column.read(get_column(frame, column.name), column.new_labels(known)))
+            starts.append(column.starts(values[-1], codes))
+            if column.from_task_start:  # tasks start where their context does
+                starts[-1] |= column.starts(column.read(known), context_codes)
         y = np.full((len(frame), len(self.outputs.columns)), np.nan)
+        for p, covariate in enumerate(covariates, start=self.num_filled):
+            _check_covariate(frame[covariate.name])
+            y[:, p] = covariate.encode(frame[covariate.name])
+        x, raw = self._encode_inputs(values, codes, starts), np.stack(values, axis=1)
         return TaskTable(x, y, _rows_of(codes, len(keys)), keys, raw)
 
+    def complete(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """
+        A copy of a table in which all inputs and the task are columns, also those that are levels of its index or made
+        of dates. The index loses its names, which would be those of columns too. The copy is read as the table is.
+
+        :param frame: Any table that can be read.
+        """
+        self._check_places(frame)
+        result = frame.copy()
+        if self.task is not None and self.task.name not in frame.columns:
+            result[self.task.name] = self.task.read(frame)
+        for column in self.inputs:
+            if column.name not in frame.columns:
+                result[column.name] = get_column(frame, column.name)
+        result.index = result.index.set_names([None] * result.index.nlevels)
+        return result
+
     def check(self, frame: pd.DataFrame) -> None:
-        """Whether a table has all columns; any that it has beside are left alone."""
-        check_columns(frame, [*self._place, *self.outputs.names])
-        new = [name for name in frame.columns if str(name) not in self.known]
+        """Whether a table has all columns, and all covariates; any that it has beside are left alone."""
+        self._check_places(frame)
+        check_columns(frame, self.outputs.names)
+        for name in self.outputs.names[self.num_filled :]:
+            _check_covariate(frame[name])
+        known = {*self.known, *self.place_names}
+        new = [name for name in frame.columns if str(name) not in known]
         if new:
             warnings.warn(
                 f"The table has columns that it was not fitted with, and that are left as they are: {listed(new)}.",
@@ -114,73 +203,100 @@ class TableReader:
                 stacklevel=4,
             )
 
-    def _encode_inputs(
-        self, frame: pd.DataFrame, codes: np.ndarray, context: tuple[pd.DataFrame, np.ndarray] | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        encoded, raw = [], []
+    def _check_places(self, frame: pd.DataFrame) -> None:
+        check_columns(frame, [], places=[column.name for column in self.inputs])
         for column in self.inputs:
-            values = column.read(frame[column.name])
-            starts = column.starts(values, codes)
-            if context is not None and column.from_task_start:  # tasks start where their context does
-                starts |= column.starts(column.read(context[0][column.name]), context[1])
-            encoded.append(column.encode(column.offset(values, codes, starts)))
-            raw.append(values)
-        return np.stack(encoded, axis=1), np.stack(raw, axis=1)
+            check_cells(get_column(frame, column.name))
 
-    def _check_duplicates(self, frame: pd.DataFrame) -> None:
-        places = frame[self._place]
+    def _encode_inputs(self, values: list[np.ndarray], codes: np.ndarray, starts: list[dict[int, float]]) -> np.ndarray:
+        """Inputs as the kernel sees them, from what was read of each and the starts of the tasks (`N x D`)."""
+        parts = zip(self.inputs, values, starts, strict=True)
+        return np.stack([column.encode(column.offset(read, codes, first)) for column, read, first in parts], axis=1)
+
+    def _check_duplicates(
+        self, frame: pd.DataFrame, codes: np.ndarray, keys: Sequence[Any], values: list[np.ndarray]
+    ) -> None:
+        columns = [get_column(frame, column.name) for column in self.inputs]
+        cells = [codes]
+        for column, read in zip(columns, values, strict=True):
+            # days are rounded to about a tenth of a microsecond
+            cells.append(pd.factorize(column if types.is_datetime64_any_dtype(column.dtype) else read)[0])
+        places = pd.DataFrame(np.stack(cells, axis=1))  # (N, 1 + D)
         again = np.flatnonzero(places.duplicated().to_numpy())
         if len(again):
             second = int(again[0])
-            same = (places == places.iloc[second]).all(axis=1).to_numpy()
+            first = int((places == places.iloc[second]).all(axis=1).to_numpy().argmax())
+            place = [] if self.task is None else [f"{self.task.name} = {keys[codes[second]]}"]
+            place += [f"{column.name} = {column.iloc[second]}" for column in columns]
             raise TableError(
-                f"{name_row(frame, second).capitalize()} is at the place of {name_row(frame, int(same.argmax()))} too: "
-                f"{', '.join(f'{name} = {places.iloc[second][name]}' for name in self._place)} "
-                f"({len(again)} such row{'s' if len(again) > 1 else ''}). Drop or average them, or name a column that "
-                "tells them apart as an input or as the task."
+                f"{name_row(frame, second).capitalize()} is at the place of {name_row(frame, first)} too: "
+                f"{', '.join(place)} ({len(again)} such row{'s' if len(again) > 1 else ''}). Drop or average them, or "
+                "name a column that tells them apart as an input or as the task."
             )
 
 
-def _check_names(inputs: Sequence[str], outputs: Sequence[str], task: str | None) -> tuple[list[str], list[str]]:
-    for what, names in (("inputs", inputs), ("outputs", outputs)):
-        if isinstance(names, str) or len(names) == 0:
-            raise TableError(f"{what} must be a list of column names with at least one, got {names!r}.")
-    every = [*inputs, *outputs]
+def _check_names(
+    inputs: Sequence[str], outputs: Sequence[str], task: str | None, covariates: Sequence[str] = ()
+) -> None:
+    for what, names in (("inputs", inputs), ("outputs", outputs), ("covariates", covariates)):
+        if isinstance(names, str) or (len(names) == 0 and what != "covariates"):
+            least = "" if what == "covariates" else " with at least one"
+            raise TableError(f"{what} must be a list of column names{least}, got {names!r}.")
+    every = [*inputs, *outputs, *covariates]
+    other = [name for name in every if not isinstance(name, str)]
+    if other:
+        raise TableError(
+            f"Columns are named by text, got {other[0]!r}. Rename them, such as by table.columns.astype(str)."
+        )
     twice = sorted({name for name in every if every.count(name) > 1})
     if twice:
-        raise TableError(f"{listed(twice)} is named more than once among the inputs and outputs.")
-    if task in outputs:
-        raise TableError(f"The task column {task!r} cannot be an output.")
-    return list(inputs), list(outputs)
+        among = "inputs, outputs and covariates" if len(covariates) else "inputs and outputs"
+        raise TableError(f"{listed(twice)} is named more than once among the {among}.")
+    if task is not None and not isinstance(task, str):
+        raise TableError(f"The task must be the name of one column, got {task!r}.")
+    if task in outputs or task in covariates:
+        raise TableError(f"The task column {task!r} cannot be {'an output' if task in outputs else 'a covariate'}.")
 
 
-def check_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
+def _check_covariate(column: pd.Series, varies: bool = False) -> None:
+    """Raise if a covariate has holes, or if it is to vary and does not."""
+    holes = np.flatnonzero(column.isna().to_numpy())
+    if len(holes):
+        raise TableError(
+            f"The covariate {column.name!r} is missing in {name_rows(column, holes)}: a covariate is known in every "
+            "row and never filled. Fill these cells, drop the rows, or name it among the outputs."
+        )
+    check_cells(column)
+    if varies and column.nunique() == 1:
+        raise TableError(
+            f"The covariate {column.name!r} has the same value, {column.iloc[0]!r}, in all its rows: leave it out."
+        )
+
+
+def check_columns(frame: pd.DataFrame, names: Sequence[str], places: Sequence[str] = ()) -> None:
+    """
+    Raise unless a table has rows, and each column once.
+
+    :param frame: What should be a table.
+    :param names: Of columns.
+    :param places: Of columns, or of levels of the index.
+    """
     if not isinstance(frame, pd.DataFrame):
         raise TableError(f"Expected a pandas DataFrame, got a {type(frame).__name__}.")
+    for name in places:
+        get_column(frame, name)
     for name in names:
-        if name not in frame.columns:
-            close = difflib.get_close_matches(str(name), [str(column) for column in frame.columns], n=1, cutoff=0.6)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise TableError(f"There is no column {name!r} in the table, which has {listed(frame.columns)}.{hint}")
-        if isinstance(frame[name], pd.DataFrame):
-            raise TableError(f"The table has more than one column {name!r}: rename all but one.")
+        get_column(frame if name in frame.columns else frame.reset_index(drop=True), name)
     if len(frame) == 0:
         raise TableError("The table has no rows.")
 
 
-def _factorize(frame: pd.DataFrame, task: str | None, known: Sequence[Any] = ()) -> tuple[np.ndarray, list[Any]]:
+def _factorize(frame: pd.DataFrame, task: TaskColumn | None, known: Sequence[Any] = ()) -> tuple[np.ndarray, list[Any]]:
     """The number of each row's task, and their names, those that are known first."""
     if task is None:
         return np.zeros(len(frame), dtype=int), ["the table"]
-    column = frame[task]
-    missing = np.flatnonzero(column.isna().to_numpy())
-    if len(missing):
-        raise TableError(
-            f"The task {task!r} is missing in {len(missing)} row{'s' if len(missing) > 1 else ''}, first in "
-            f"{name_row(frame, int(missing[0]))}: every row belongs to a task. Fill these cells or drop the rows."
-        )
     numbers = {key: number for number, key in enumerate(known)}
-    values = column.astype(object).tolist()
+    values = task.read(frame).astype(object).tolist()
     codes = np.array([numbers.setdefault(value, len(numbers)) for value in values])
     return codes, list(numbers)
 

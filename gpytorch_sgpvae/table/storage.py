@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ import torch
 from .. import __version__
 from ..utils.files import replacing
 from .errors import TableError
-from .families import make_column
 from .fitted import FittedTable
-from .inputs import InputColumn
 from .model import as_dtype, check_device, make_model
 from .places import PlaceEffects
 from .reading import TableReader
@@ -28,7 +25,7 @@ from .reading import TableReader
 DESCRIPTION = "imputer.json"
 KIND = "gpytorch_sgpvae.table"
 # To be raised when older versions of this package could no longer read what is written.
-FORMAT = 2
+FORMAT = 3
 # What tensors are called: those of the model, and the arrays of the places' effects.
 MODEL = "model."
 PLACES = ("places", "effects", "spread")
@@ -57,9 +54,7 @@ def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) ->
         "format": FORMAT,
         "version": __version__,
         "parameters": {**_plain(parameters), "dtype": str(next(model.parameters()).dtype).removeprefix("torch.")},
-        "inputs": [asdict(column) for column in reader.inputs],
-        "outputs": [column.to_dict() for column in reader.outputs.columns],
-        "columns": reader.known,
+        **reader.to_dict(),
         "place_inputs": fitted.effects.inputs,
         "num_latents": model.model.variational_strategy.num_tasks,
         "num_inducing": model.strategy.inducing_points.shape[-2],
@@ -89,13 +84,11 @@ def load_table(
     check_device(device)
     description = _read_description(folder)
     parameters = description["parameters"]
-    inputs = [InputColumn(**column) for column in description["inputs"]]
-    outputs = [make_column(column) for column in description["outputs"]]
-    reader = TableReader(inputs, outputs, parameters["task"], description["columns"])
+    reader = TableReader.from_dict(description)
     # of the right size; where they are is among the tensors
-    size = description["num_inducing"], len(inputs)
+    size = description["num_inducing"], len(reader.inputs)
     points = torch.zeros(size, dtype=as_dtype(dtype or parameters["dtype"]), device=device or "cpu")
-    periodic = [column.period is not None for column in inputs]
+    periodic = [column.period is not None for column in reader.inputs]
     model = make_model(reader.outputs, periodic, parameters["network"], description["num_latents"], points)
     path = folder / description["tensors"]
     try:
@@ -122,6 +115,10 @@ def _read_description(folder: Path) -> dict[str, Any]:
             f"{folder} was saved by gpytorch_sgpvae {description['version']}, in format {description['format']}; this "
             f"is {__version__}, which reads formats up to {FORMAT}. Update the package."
         )
+    if description["format"] < 3:  # tasks were columns, and all outputs were to be filled
+        task = description["parameters"]["task"]
+        description["task"] = None if task is None else {"name": task}
+        description["num_filled"] = len(description["outputs"])
     return description
 
 
