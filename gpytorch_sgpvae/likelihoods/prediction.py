@@ -173,7 +173,8 @@ class Prediction:
     @classmethod
     def concatenate(cls, predictions: Sequence[Prediction], order: Tensor) -> Prediction:
         """
-        Predictions of different inputs by one decoder as a single one, with new samples of the latent functions.
+        Predictions of different inputs by one decoder as a single one, with new samples of the latent functions, or
+        those that the predictions were given.
 
         :param predictions: Predictions of `*T x N_i x P` values each, without any change of units (:meth:`rescale`).
         :param order: Which of all these inputs comes first, which second, and so on (`N`).
@@ -188,12 +189,14 @@ class Prediction:
         def joined(tensors: Sequence[Tensor]) -> Tensor:
             return torch.cat(list(tensors), dim=-2).index_select(-2, order)
 
+        given = [prediction._base_samples for prediction in predictions]
         return cls(
             first.decode,
             marginals.mean,
             marginals.root,
             first.num_samples,
-            chunk_size=first.chunk_size,
+            None if any(samples is None for samples in given) else joined(given),  # type: ignore[arg-type]
+            first.chunk_size,
             rows=[joined(rows) for rows in zip(*(prediction.rows for prediction in predictions), strict=True)],
         )
 

@@ -65,6 +65,7 @@ class Calibration:
         targets: Tensor,
         marginal: np.ndarray,
         predict: Callable[[Calibration], Prediction],
+        num_filled: int,
     ) -> Calibration:
         """
         :param outputs: The output columns.
@@ -74,18 +75,20 @@ class Calibration:
         :param targets: The held-out targets less their trend; NaN for all other entries (`n x P`).
         :param marginal: The deviation of all known targets less their trend (`P`).
         :param predict: The prediction of these targets with some calibration.
+        :param num_filled: How many outputs are no covariates.
         """
         number = len(outputs)
         anchors, factors = np.zeros((2, number)), np.zeros((2, number))
         failed = []
-        mean, total = _gaussian_moments(outputs, model, moments[0], moments[1].sqrt(), spread)
-        for p, column in enumerate(outputs.columns):
+        mean = moments[0][:, outputs.first_values(moments[0].device)]
+        total = gaussian_variance(outputs, model, moments[1].clamp_min(0.0).sqrt(), spread)
+        for p, column in enumerate(outputs.columns[:num_filled]):
             known = ~targets[:, p].isnan()
             if column.is_gaussian and int(known.sum()) >= FEWEST_ENTRIES:
                 deviation = total[known, p].sqrt().cpu().double().numpy()
                 error = (targets[known, p] - mean[known, p]).abs().cpu().double().numpy()
                 anchors[:, p], factors[:, p] = _by_sureness(deviation, error)
-            if np.abs(factors[:, p]).max() >= np.log(LARGEST) or int(known.sum()) < FEWEST_ENTRIES:
+            if np.abs(factors[:, p]).max() >= np.log(LARGEST) - 1e-9 or int(known.sum()) < FEWEST_ENTRIES:
                 failed.append(column.name)
         marginal = np.where(np.isfinite(marginal), marginal, np.inf)
         draft = cls(anchors, factors, marginal)
@@ -93,7 +96,7 @@ class Calibration:
             factors = factors + _most_probable(outputs, targets, draft, predict)
             failed += [
                 column.name
-                for p, column in enumerate(outputs.columns)
+                for p, column in enumerate(outputs.columns[:num_filled])
                 if not column.is_gaussian and abs(factors[0, p]) >= np.log(LARGEST) - 1e-9
             ]
         return cls(anchors, factors, marginal, tuple(dict.fromkeys(failed)))
@@ -108,42 +111,45 @@ class Calibration:
             "these are predicted much better or worse than the model thinks. Read them with care."
         )
 
-    def widen(self, outputs: Outputs, model: Any, stddev: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+    def ratios(self, total: Tensor) -> Tensor:
         """
-        :param outputs: The output columns.
-        :param model: The model.
-        :param stddev: Deviation of the decoder's values (`n x J`).
-        :param spread: The deviation of the trend (`n x P`).
-        :return: The deviation of the decoder's values that are not Gaussian outputs', zero for those (`n x J`), and what
-            is to be added to the variance of Gaussian outputs' targets (`n x P`).
+        What the deviation of each output is to be multiplied by (`n x P`).
+
+        :param total: The variance of Gaussian outputs' targets (`n x P`), see :func:`gaussian_variance`.
         """
-        _, total = _gaussian_moments(outputs, model, stddev, stddev, spread)  # (n, P)
         anchors, factors, marginal = (
-            torch.as_tensor(part).to(stddev) for part in (self.anchors, self.factors, self.marginal)
+            torch.as_tensor(part).to(total) for part in (self.anchors, self.factors, self.marginal)
         )
         width = anchors[1] - anchors[0]
-        position = (0.5 * total.log() - anchors[0]) / torch.where(width > 0, width, 1.0)
-        position = torch.where(width > 0, position.clamp(0.0, 1.0), 0.0)
-        log_factor = factors[0] + position * (factors[1] - factors[0])
-        wider = (2 * log_factor).exp() * total
-        wider = torch.minimum(wider, torch.maximum(total, marginal.square()))
-        noise = _noise(outputs, model, stddev)  # (P,)
-        of_values = torch.repeat_interleave(factors[0], torch.tensor(outputs.num_values, device=stddev.device))
-        corrected = torch.tensor(outputs.are_corrected, device=stddev.device)
-        return torch.where(corrected, of_values.exp() * stddev, 0.0), wider - noise
+        log_stddev = 0.5 * total.clamp_min(torch.finfo(total.dtype).tiny).log()
+        position = ((log_stddev - anchors[0]) / torch.where(width > 0, width, 1.0)).clamp(0.0, 1.0)
+        factor = (factors[0] + torch.where(width > 0, position, 0.0) * (factors[1] - factors[0])).exp()
+        # no wider than the column is, unless the model itself says so
+        most = (marginal / total.sqrt().clamp_min(1e-300 if total.dtype == torch.float64 else 1e-30)).clamp_min(1.0)
+        return torch.minimum(factor, most)
 
 
-def _gaussian_moments(
-    outputs: Outputs, model: Any, mean: Tensor, stddev: Tensor, spread: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Mean and total variance of each output's target, of those that are Gaussian (`n x P` each)."""
-    first = torch.tensor(np.cumsum([0, *outputs.num_values])[:-1], device=mean.device)
-    total = stddev[:, first].square() + spread.square() + _noise(outputs, model, stddev)
-    return mean[:, first], total
+def gaussian_variance(outputs: Outputs, model: Any, stddev: Tensor, spread: Tensor) -> Tensor:
+    r"""
+    The variance :math:`v + \sigma^2 + \tau^2` of each Gaussian output's target (`n x P`); of others that of the value.
+
+    :param outputs: The output columns.
+    :param model: The model.
+    :param stddev: The deviation of the decoder's values (`n x J`).
+    :param spread: The deviation of the trend (`n x P`).
+    """
+    first = stddev[..., outputs.first_values(stddev.device)]
+    return first.square() + spread.square() + noise_variance(outputs, model, stddev)
 
 
-def _noise(outputs: Outputs, model: Any, like: Tensor) -> Tensor:
-    """The noise variance of Gaussian targets, 0 for others (`P`)."""
+def noise_variance(outputs: Outputs, model: Any, like: Tensor) -> Tensor:
+    """
+    The noise of Gaussian targets, 0 for others (`P`).
+
+    :param outputs: The output columns.
+    :param model: The model.
+    :param like: The result has its dtype and device.
+    """
     observation_model = model.likelihood.observation_model
     parts = getattr(observation_model, "observation_models", [observation_model])
     noises = [
@@ -181,4 +187,5 @@ def _most_probable(
         # a few entries do not overrule what was trained
         scores.append(np.nansum(log_prob.cpu().double().numpy(), 0) - 0.5 * FEWEST_ENTRIES * log_factor**2)
     best = tried[np.nan_to_num(np.array(scores), nan=-np.inf).argmax(0)]
-    return np.where(other, best, 0.0)
+    judged = (~targets.isnan()).any(0).cpu().numpy()
+    return np.where(other & judged, best, 0.0)

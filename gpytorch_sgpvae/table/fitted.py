@@ -18,7 +18,7 @@ from ..likelihoods import Prediction
 from ..models import AmortizedModel
 from ..utils.seeds import derive_seed, seeded
 from .blocks import ROWS_AT_A_TIME, Block, blocks_in_space, blocks_in_time
-from .calibration import Calibration
+from .calibration import Calibration, gaussian_variance, noise_variance
 from .model import lengthscales_of
 from .plan import Plan
 from .reading import TableReader, TaskTable
@@ -26,6 +26,19 @@ from .trend import Trend
 
 # Components of a predicted mixture, where outputs are not all Gaussian.
 NUM_COMPONENTS = 32
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """
+    The log evidence of windows of a table, in nats for each known entry.
+
+    :param mean: Its mean.
+    :param deviation: Its standard deviation.
+    """
+
+    mean: float
+    deviation: float
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,7 @@ class FittedTable:
     :param calibration: How wide intervals have to be.
     :param history: The scores of held-out entries in the course of training.
     :param comparison: How well they are predicted in the end, beside simpler ways.
+    :param evidence: How well the model explains the table that it was fitted to.
     """
 
     reader: TableReader
@@ -49,6 +63,7 @@ class FittedTable:
     calibration: Calibration
     history: pd.DataFrame
     comparison: pd.DataFrame
+    evidence: Evidence | None = None
 
     def with_(self, **changes: Any) -> FittedTable:
         """The same with other parts."""
@@ -154,14 +169,47 @@ class FittedTable:
         :param variance: Of these (`n x J`).
         :param as_targets: Whether to predict the targets less their trend instead.
         """
+        outputs = self.reader.outputs
         effects, spread = (self.as_tensor(part) for part in self.trend.at(places, rows))
         stddev = variance.clamp_min(0.0).sqrt()
-        stddev, added_variance = self.calibration.widen(self.reader.outputs, self.model, stddev, spread)
+        total = gaussian_variance(outputs, self.model, stddev, spread)
+        ratios = self.calibration.ratios(total)  # (n, P)
+        # the values of Gaussian outputs are certain, and their variance is that of the noise: no samples are needed
+        of_values = torch.where(self._is_corrected, stddev * outputs.for_values(ratios), 0.0)
+        added_variance = ratios.square() * total - noise_variance(outputs, self.model, stddev)
         components = self._components.expand(-1, *mean.shape)
-        of_targets = Prediction(self.model.likelihood.observation_model, mean, stddev, base_samples=components)
+        of_targets = Prediction(self.model.likelihood.observation_model, mean, of_values, base_samples=components)
         if as_targets:
-            return of_targets.transform(self.reader.outputs.widened, added_variance)
-        return of_targets.transform(self.reader.outputs.in_units, effects, added_variance)
+            return of_targets.transform(outputs.widened, added_variance)
+        return of_targets.transform(outputs.in_units, effects, added_variance)
+
+    def draws(
+        self, context: TaskTable, places: TaskTable, rows: np.ndarray, n: int, seed: int
+    ) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """
+        Yield some rows at a time with n draws of the outputs there, in the columns' units (`n x m x P`), jointly over
+        rows that are predicted together: a whole series over time, a block of neighboring rows otherwise.
+
+        :param context: What is known.
+        :param places: Where to predict: the context itself, or other inputs of its tasks.
+        :param rows: Which of these rows.
+        :param n: How many draws.
+        :param seed: The seed of all random numbers.
+        """
+        outputs, likelihood = self.reader.outputs, self.model.likelihood
+        with torch.no_grad(), gpytorch.settings.debug(False), seeded(derive_seed("predict", seed)):
+            for x, y, numbers, asked in self.questions(context, places, rows):
+                known = ~np.isnan(y).all(1)
+                posterior = self.model.condition(self.as_context(x[known], y[known]))
+                values = likelihood.decoder(posterior.sample(self.as_tensor(x[numbers]), n))  # (n, m, J)
+                mean, variance = self.moments_of(x, y, numbers)
+                effects, spread = (self.as_tensor(part) for part in self.trend.at(places, asked))
+                total = gaussian_variance(outputs, self.model, variance.clamp_min(0.0).sqrt(), spread)
+                ratios = self.calibration.ratios(total)  # (m, P)
+                values = mean + outputs.for_values(ratios) * (values - mean)
+                noise = noise_variance(outputs, self.model, mean)
+                more = ratios.square() * (noise + spread.square()) - noise
+                yield asked, outputs.in_units(likelihood.observation_model(values), effects, more).sample()
 
     def as_context(self, x: np.ndarray, y: np.ndarray) -> Context:
         """Rows as the model takes them."""
@@ -181,6 +229,11 @@ class FittedTable:
     def lengthscales(self) -> np.ndarray:
         """What is near, in each input (`D`)."""
         return lengthscales_of(self.model, self.plan)
+
+    @cached_property
+    def _is_corrected(self) -> Tensor:
+        """Which of the decoder's values are of outputs that are not Gaussian (`J`)."""
+        return torch.tensor(self.reader.outputs.are_corrected, device=next(self.model.parameters()).device)
 
     @cached_property
     def _components(self) -> Tensor:

@@ -20,7 +20,7 @@ OWN_RUNS, FEWEST_OWN_RUNS = 0.5, 10
 ALL_TOGETHER = 0.5
 
 
-def hold_out(table: TaskTable, plan: Plan, seed: int) -> np.ndarray:
+def hold_out(table: TaskTable, plan: Plan, num_filled: int, seed: int) -> np.ndarray:
     """
     Entries that training does not see (`N x P`): a tenth of what is known in some stretches of the table. Half of them
     are single entries, and the others runs along time, of one output or of all, as long as the table's own or of 2 to
@@ -28,10 +28,11 @@ def hold_out(table: TaskTable, plan: Plan, seed: int) -> np.ndarray:
 
     :param table: The table.
     :param plan: Which input is the time, and what makes a place.
+    :param num_filled: How many of the outputs are no covariates, which are always seen.
     :param seed: Of their choice.
     """
     random = np.random.default_rng(seed)
-    known = ~np.isnan(table.y)
+    known = ~np.isnan(table.y[:, :num_filled])
     series = _series(table, plan)
     is_open = _stretches(table, plan, random)  # (N,)
     hidden = np.zeros_like(known)
@@ -44,7 +45,7 @@ def hold_out(table: TaskTable, plan: Plan, seed: int) -> np.ndarray:
     for p in np.flatnonzero(known.any(0)):  # and one stays
         if hidden[known[:, p], p].all():
             hidden[np.flatnonzero(known[:, p])[0], p] = False
-    return hidden
+    return np.pad(hidden, [(0, 0), (0, table.y.shape[1] - num_filled)])
 
 
 def _series(table: TaskTable, plan: Plan) -> list[np.ndarray]:

@@ -3,57 +3,67 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from linear_operator.utils.warnings import NumericalWarning
 from sklearn.base import BaseEstimator, TransformerMixin
 from torch import Tensor
 
 from ..likelihoods import Prediction
 from ..utils.seeds import derive_seed, seeded
 from .errors import TableError, TableWarning, listed
+from .calibration import Calibration
+from .comparison import compare, describe, rivals_ahead
+from .hold_out import hold_out
 from .fitted import FittedTable
-from .learning import hold_out, train, training_tasks
-from .model import as_dtype, check_device, find_centers, fit_units, make_model
+from .judgment import calibrated, check_tasks, distant_points, evidence_of, unlike_the_fit
+from .learning import train, usual_minutes
+from .model import as_dtype, check_device, find_centers, make_model
 from .outputs import Outputs
-from .places import PlaceEffects
+from .plan import DIGITS, make_plan
 from .reading import TableReader, TaskTable, check_columns
+from .starting import start
 from .storage import load_table, save_table
 from .summaries import put, score, summarize
+from .trend import Trend
 
 logger = logging.getLogger(__name__)
-
-# Joint draws take a Cholesky factor of as many rows as have holes.
-MOST_ROWS_JOINTLY = 3000
 
 
 class SGPVAEImputer(TransformerMixin, BaseEstimator):
     r"""
     Fills the holes of a table, with error bars, and predicts rows that it does not have. The rows of a task (a week, a
-    patient, a recording) are points :math:`\mathbf x` with outputs :math:`\mathbf y`, some of them missing; K Gaussian
-    processes over the inputs and a decoder explain all outputs together (:class:`~gpytorch_sgpvae.SGPVAE`), so that a
-    hole is filled from the same row and from rows nearby:
+    patient, a recording; or the whole table) are points :math:`\mathbf x` with outputs :math:`\mathbf y`, some of them
+    missing. Gaussian processes over the inputs, some of which all outputs share and some of which each has for itself,
+    explain all outputs together, so that a hole is filled from the same row and from rows nearby:
 
     .. math::
 
+        h_{nj} = \sum_k w_{jk} f_k(\mathbf x_n) + \sum_i v_{ji} \, g_{ji}(\mathbf x_n) + b_j, \qquad
         p(y_{np} \mid \text{all known entries of the task})
 
-    Fitted once, it fills tables with tasks that it has never seen.
+    They are inferred together; where outputs are Gaussian the posterior is exact. Fitted once, it fills tables with
+    tasks that it has never seen.
 
-    What is None is chosen from the table's shape: `num_latents` is half the number of outputs and one more, at most 8;
-    `num_inducing` is 100, or 200 where a task has more than 2000 rows, but no more than there are different inputs;
-    `batch_size` is as many tasks as have 1000 rows together, at most a tenth of them; `max_epochs` makes 1500 steps.
-    `fit` holds out a tenth of the known entries (of as many tasks as have 10,000 rows together), trains on the rest,
-    stops when these are predicted no better, and goes back to where they were predicted best.
+    **The model** follows from the table's shape. Where the rows of each task differ in time alone, it is a
+    :class:`~gpytorch_sgpvae.MarkovGPVAE`, exact for series of any length; no task is needed. Rows in space, or in space
+    and time, have a :class:`~gpytorch_sgpvae.GPVAE` without inducing points, which looks at blocks of neighboring rows;
+    places that come again (stations) have constants and processes of their own. With `num_inducing` it is an
+    :class:`~gpytorch_sgpvae.SGPVAE`. Cycles of the day, the year and others that the data's spectrum shows are taken
+    off first.
 
-    Where places come again in several tasks (the stations of all weeks), each has a constant of its own, for outputs of
-    the families real and positive. Inputs are standardized. Dates, also as text, are counted in days, from the start of
-    each task where no two tasks overlap in time (so that the weeks of a year share what is learnt about a week),
-    otherwise from a fixed day.
+    **The fit** holds out a tenth of the known entries, single ones and runs like real outages, of at most 15,000 rows.
+    It trains on the rest, for a fixed number of steps and `max_minutes` at the most, stops when held-out entries are
+    predicted no better, and goes back to where they were predicted best. Then it makes intervals as wide as these
+    entries demand, and compares its errors with those of simpler ways (`comparison_`); a warning tells where it is
+    behind.
+
+    Inputs are standardized. Dates, also as text, are counted in days, from the start of each task where no two tasks
+    overlap in time (so that the weeks of a year share what is learnt about a week), otherwise from a fixed day.
 
     The family of each output is guessed, and told in the log and by `families_`: real, positive (log-normal), amount
     (often exactly zero, as rain is), count, flag (two values), category (labels).
@@ -63,23 +73,28 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     :param outputs: Columns with holes.
     :param task: Column with the same value in all rows of a task, or what makes tasks of a column of dates, such as
         `"week(date)"` (hour, day, week, month, quarter, year); None if the table is one task.
+    :param covariates: Columns without holes that tell of the outputs, and are never filled: the weather of a model, say.
     :param periodic: Periods of inputs, in the column's units, or in days for dates: `{"hour": 24}` gives a periodic
         kernel on that input times the one on the others.
     :param families: Families of outputs for which the guess is wrong.
-    :param network: `"factornet"`, `"indexnet"`, `"pointnet"` or `"zeroimputation"`.
-    :param num_latents: Number of latent functions K.
-    :param num_inducing: Number of inducing points M.
-    :param batch_size: Tasks in a training step.
-    :param max_epochs: Epochs of training at the most.
-    :param seed: Of everything random: the same table and seed give the same model and the same predictions.
+    :param num_latents: Number of latent functions that all outputs share, by default by the table's shape.
+    :param num_inducing: Number of inducing points M, for a sparse model; by default there are none.
+    :param batch_size: Windows of the table in a training step, by default by the table's shape.
+    :param max_epochs: Rounds over these windows at the most, by default a number of steps.
+    :param max_minutes: Minutes of training at the most; by default one, and one more for each 20,000 rows, up to ten.
+        Where the time is up before the steps are done, the same seed may give another model.
+    :param compare: Whether `fit` compares itself with simpler ways, which takes seconds to a minute.
+    :param seed: Seed of everything random: the same table and seed give the same model and the same predictions.
     :param device: By default the CPU.
-    :param dtype: Of the computations, `torch.float64` or `torch.float32`.
+    :param dtype: Type of the computations, `torch.float64` or `torch.float32`.
     :param progress: Whether `fit` shows a progress bar.
 
     :ivar families\_: The family of each output, by its name.
     :ivar outputs\_: The fitted output columns, `outputs_.columns`, each of the class of its family.
+    :ivar comparison\_: The errors of held-out entries, in standard deviations of each output, beside those of the mean,
+        linear interpolation and boosted trees, a DataFrame.
     :ivar history\_: The scores of held-out entries in the course of training, a DataFrame.
-    :ivar model\_: The :class:`~gpytorch_sgpvae.SGPVAE`.
+    :ivar model\_: The model, an :class:`~gpytorch_sgpvae.AmortizedModel`.
 
     Example:
         >>> import numpy as np, pandas as pd
@@ -88,7 +103,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         >>> table = pd.DataFrame({"site": np.repeat(list("abcdef"), 14), "day": day, "warm": 9 + np.sin(day)})
         >>> table["warmer"] = 2 * table["warm"] - 3
         >>> table.loc[::5, "warmer"] = np.nan
-        >>> imputer = SGPVAEImputer(["day"], ["warm", "warmer"], task="site", max_epochs=2, progress=False)
+        >>> imputer = SGPVAEImputer(["day"], ["warm", "warmer"], task="site", max_epochs=5, progress=False)
         >>> filled = imputer.fit(table).transform(table)
         >>> int(table["warmer"].isna().sum()), int(filled["warmer"].isna().sum())
         (17, 0)
@@ -102,13 +117,15 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         outputs: Sequence[str],
         task: str | None = None,
         *,
+        covariates: Sequence[str] = (),
         periodic: Mapping[str, float] | None = None,
         families: Mapping[str, str] | None = None,
-        network: str = "factornet",
         num_latents: int | None = None,
         num_inducing: int | None = None,
         batch_size: int | None = None,
         max_epochs: int | None = None,
+        max_minutes: float | None = None,
+        compare: bool = True,
         seed: int = 0,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = torch.float64,
@@ -117,13 +134,15 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         self.inputs = inputs
         self.outputs = outputs
         self.task = task
+        self.covariates = covariates
         self.periodic = periodic
         self.families = families
-        self.network = network
         self.num_latents = num_latents
         self.num_inducing = num_inducing
         self.batch_size = batch_size
         self.max_epochs = max_epochs
+        self.max_minutes = max_minutes
+        self.compare = compare
         self.seed = seed
         self.device = device
         self.dtype = dtype
@@ -136,35 +155,90 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param df: With all input and output columns, and that of the task.
         :param y: Not used.
         """
+        self._check_parameters()
+        reader = TableReader.fit(
+            df, self.inputs, self.outputs, self.task, self.periodic or {}, self.families or {}, self.covariates
+        )
+        table = reader.read(df)
+        check_tasks(table, self.task)
+        plan = make_plan(reader.inputs, table, sum(reader.outputs.num_values), self.num_latents, self.num_inducing)
+        hidden = hold_out(table, plan, reader.num_filled, self.seed)
+        shown = replace(table, y=np.where(hidden, np.nan, table.y))
+        logger.info("%s", reader.outputs.description)
+        trend = Trend.fit(reader.inputs, reader.outputs, plan, shown, self.seed)
+        with seeded(derive_seed("table", self.seed)):
+            points = None
+            if plan.kind == "sparse":
+                different = np.unique(table.x.round(DIGITS), axis=0)
+                plan = replace(plan, num_inducing=min(plan.num_inducing or 1, len(different)))
+                points = self._as_tensor(find_centers(table.x, plan.num_inducing or 1, self.seed))
+            logger.info("%s.", plan.description)
+            model = make_model(reader.outputs, plan, points).to(device=self.device or "cpu", dtype=as_dtype(self.dtype))
+            start(model, plan, reader.outputs, replace(shown, y=shown.y - trend.at(shown)[0]), self.seed)
+            calibration = Calibration.none(len(reader.outputs))
+            nothing = pd.DataFrame()
+            fitted = FittedTable(reader, plan, trend, model.eval(), calibration, nothing, nothing)
+            minutes = usual_minutes(len(df)) if self.max_minutes is None else self.max_minutes
+            history = train(
+                fitted, table, hidden, self.batch_size, self.max_epochs, minutes, self.seed, self.progress
+            )
+            fitted = fitted.with_(history=pd.DataFrame(history))
+            self._warn_of_distant_points(fitted, table)
+            fitted = self._judge(fitted, df, table, shown, hidden)
+        return self._take(fitted)
+
+    def _check_parameters(self) -> None:
         for name in ("num_latents", "num_inducing", "batch_size", "max_epochs"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise TableError(f"{name} must be at least 1, or None for a choice by the table's shape, got {value}.")
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
+                raise TableError(
+                    f"{name} must be a whole number from 1, or None for a choice by the table's shape, got {value!r}."
+                )
+        if self.max_minutes is not None and not self.max_minutes > 0:
+            raise TableError(f"max_minutes must be positive, or None for the usual time, got {self.max_minutes!r}.")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
+            raise TableError(f"seed must be a whole number from 0, got {self.seed!r}.")
         check_device(self.device)
-        reader = TableReader.fit(df, self.inputs, self.outputs, self.task, self.periodic or {}, self.families or {})
-        table = reader.read(df)
-        tasks = training_tasks(table, self.task)
-        held_out = hold_out([y for _, y in tasks], self.seed)
-        x, y_all = (np.concatenate(parts) for parts in zip(*tasks, strict=True))
-        numbers = np.repeat(np.arange(len(tasks)), [len(rows) for rows, _ in tasks])
-        shown = np.where(np.concatenate(held_out), np.nan, y_all)
-        additive = [column.is_additive for column in reader.outputs.columns]
-        effects = PlaceEffects.fit(x, shown, numbers, additive, self.seed)
-        num_different = len(np.unique(x.round(9), axis=0))  # a period's remainders differ in the last digits
-        longest = max(len(rows) for rows, _ in tasks)
-        num_inducing = min(self.num_inducing or (100 if longest <= 2000 else 200), num_different)
-        num_latents = self.num_latents or min(8, len(self.outputs) // 2 + 1)
-        batch_size = self.batch_size or max(1, min(1000 * len(tasks) // len(x), len(tasks) // 10))
-        with seeded(derive_seed("table", self.seed)):
-            centers = self._as_tensor(find_centers(x, num_inducing, self.seed))
-            periodic = [column.period is not None for column in reader.inputs]
-            model = make_model(reader.outputs, periodic, self.network, num_latents, centers)
-            fit_units(model, reader.outputs, y_all)
-            logger.info("%s", reader.outputs.description)
-            tensors = [(self._as_tensor(x), self._as_tensor(y - effects.at(x)[0])) for x, y in tasks]
-            masks = [torch.tensor(mask, device=tensors[0][0].device) for mask in held_out]
-            history = train(model, tensors, masks, batch_size, self.max_epochs, self.seed, self.progress)
-        return self._take(FittedTable(reader, effects, model.eval(), pd.DataFrame(history)))
+
+    def _judge(
+        self, fitted: FittedTable, df: pd.DataFrame, table: TaskTable, shown: TaskTable, hidden: np.ndarray
+    ) -> FittedTable:
+        """The same, with intervals as wide as held-out entries demand, and compared with simpler ways."""
+        fitted = calibrated(fitted, table, shown, hidden)
+        if fitted.calibration.warning is not None:
+            warnings.warn(fitted.calibration.warning, TableWarning, stacklevel=4)
+        fitted = fitted.with_(evidence=evidence_of(fitted, shown, self.seed))
+        if not self.compare:
+            return fitted
+        rows = np.flatnonzero(hidden[:, : fitted.reader.num_filled].any(1))
+        outputs, number = fitted.reader.outputs.filled, fitted.reader.num_filled
+        truth = np.where(hidden[:, :number], self._values(outputs, table), np.nan)[rows]
+        values = self._values(outputs, shown)
+        frame = fitted.reader.complete(df).assign(**dict(zip(outputs.names, values.T, strict=True)))
+        prediction = _in_order(list(fitted.predictions(shown, shown, rows, self.seed)))
+        task = None if fitted.reader.task is None else fitted.reader.task.name
+        with torch.no_grad():
+            comparison = compare(outputs, prediction, frame, rows, truth, list(self.inputs), task, self.seed)
+        if not comparison.empty:
+            logger.info("Held-out entries, in standard deviations:\n%s", describe(comparison))
+        text = rivals_ahead(comparison)
+        if text is not None:
+            warnings.warn(text, TableWarning, stacklevel=4)
+        return fitted.with_(comparison=comparison)
+
+    @staticmethod
+    def _values(outputs: Outputs, table: TaskTable) -> np.ndarray:
+        """What is known of the outputs, in their own units (`N x P`)."""
+        return outputs.values_of(torch.tensor(table.y[:, : len(outputs)])).numpy()
+
+    def _warn_of_distant_points(self, fitted: FittedTable, table: TaskTable) -> None:
+        text = distant_points(fitted, table)
+        if text is not None:
+            warnings.warn(text, TableWarning, stacklevel=4)
+
+    @property
+    def comparison_(self) -> pd.DataFrame:
+        return self._fitted.comparison
 
     @property
     def families_(self) -> dict[str, str]:
@@ -172,7 +246,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
     @property
     def outputs_(self) -> Outputs:
-        return self._fitted.reader.outputs
+        return self._fitted.reader.outputs.filled
 
     def transform(self, df: pd.DataFrame, intervals: bool = False) -> pd.DataFrame:
         """
@@ -184,13 +258,16 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             interval), empty where a value was known, and `NAME_filled`, whether it was not.
         """
         table = self._fitted.reader.read(df)
-        holes = np.isnan(table.y)
+        holes = self._holes(table)
         if not holes.any():
             warnings.warn("The outputs have no holes: the table is returned as it came.", TableWarning, stacklevel=2)
         added = (f"{name}_{suffix}" for name in self.outputs_.names for suffix in ("std", "lower", "upper", "filled"))
         taken = [name for name in added if intervals and name in df.columns]
         if taken:
             raise TableError(f"The table already has columns {listed(taken)}, which are to be added: rename them.")
+        text = unlike_the_fit(self._fitted, table, self.seed)
+        if text is not None:
+            warnings.warn(text, TableWarning, stacklevel=2)
         rows = np.flatnonzero(holes.any(1))
         summary = summarize(self.outputs_, self._predictions(table, table, rows), rows, intervals)
         result = df.copy()
@@ -250,10 +327,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             >>> imputer.predictive(table, context=table).quantile([0.1, 0.9]).shape
             torch.Size([2, 54, 1])
         """
-        parts = list(self._predictions(*self._read_places(df, context), np.arange(len(df)), one_by_one=True))
-        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
         with seeded(derive_seed("predictive", self.seed)):
-            return Prediction.concatenate([prediction for _, prediction in parts], torch.tensor(order))
+            return _in_order(list(self._predictions(*self._read_places(df, context), np.arange(len(df)))))
 
     def score(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> pd.DataFrame:
         """
@@ -269,16 +344,15 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         fitted = self._fitted
         masked, mask = self.hide(df, fraction, seed)
         hidden = mask.to_numpy()
-        truth = fitted.reader.read(df).y
-        truth[~hidden] = np.nan
+        truth = np.where(hidden, self._values(self.outputs_, fitted.reader.read(df)), np.nan)
         table = fitted.reader.read(masked)
         predictions = self._predictions(table, table, np.flatnonzero(hidden.any(1)))
-        return score(self.outputs_, predictions, self.outputs_.values_of(fitted.as_tensor(truth)))
+        return score(self.outputs_, predictions, fitted.as_tensor(truth))
 
     def sample(self, df: pd.DataFrame, n: int) -> list[pd.DataFrame]:
         """
-        Draw n filled tables: each is one of the ways the missing values may have been, jointly over the rows of a task
-        (from their marginals, in tasks with more than 3000 rows with holes).
+        Draw n filled tables: each is one of the ways the missing values may have been, jointly over all rows of a series
+        over time, and over blocks of neighboring rows in other tables.
 
         :param df: As for :meth:`transform`.
         :param n: How many.
@@ -286,13 +360,10 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         if n < 1:
             raise TableError(f"The number of samples must be at least 1, got {n}.")
         table = self._fitted.reader.read(df)
-        holes = np.isnan(table.y)
+        holes = self._holes(table)
         rows = np.flatnonzero(holes.any(1))
-        draws = np.full((n, *table.y.shape), np.nan)
-        for numbers, prediction in self._predictions(table, table, rows, one_by_one=True):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", NumericalWarning)  # of jitter, which nearby rows need
-                values = prediction.sample(n, joint=len(numbers) <= MOST_ROWS_JOINTLY)
+        draws = np.full((n, *holes.shape), np.nan)
+        for numbers, values in self._fitted.draws(table, table, rows, n, self.seed):
             draws[:, numbers] = values.cpu().numpy()
         result = []
         for draw in draws:
@@ -304,17 +375,6 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             result.append(filled)
         return result
 
-    def latents(self, df: pd.DataFrame) -> pd.DataFrame:
-        """
-        The latent functions at each row, given all that is known: `latent_0`, `latent_0_std`, `latent_1`, ....
-
-        :param df: As for :meth:`transform`.
-        """
-        prediction = self.predictive(df, context=df)
-        moments = torch.stack([prediction.function_mean, prediction.function_stddev], -1).cpu()  # (N, K, 2)
-        names = [name for k in range(moments.shape[1]) for name in (f"latent_{k}", f"latent_{k}_std")]
-        return pd.DataFrame(moments.flatten(1).numpy(), index=df.index, columns=names)
-
     def read_outputs(self, df: pd.DataFrame) -> Tensor:
         """
         What is known of the outputs, as numbers in their own units, NaN where it is missing (`N x P`). Flags and
@@ -322,7 +382,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
         :param df: As for :meth:`transform`.
         """
-        return self.outputs_.values_of(torch.tensor(self._fitted.reader.read(df).y))
+        return torch.tensor(self._values(self.outputs_, self._fitted.reader.read(df)))
 
     def hide(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
         """
@@ -392,10 +452,20 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         table = reader.read(context)
         return table, reader.read_places(df, context, table)
 
+    def _holes(self, table: TaskTable) -> np.ndarray:
+        """Which entries of the outputs are missing (`N x P`)."""
+        return np.isnan(table.y[:, : self._fitted.reader.num_filled])
+
     def _predictions(
-        self, context: TaskTable, places: TaskTable, rows: np.ndarray, one_by_one: bool = False
+        self, context: TaskTable, places: TaskTable, rows: np.ndarray
     ) -> Iterator[tuple[np.ndarray, Prediction]]:
-        return self._fitted.predictions(context, places, rows, self.seed, one_by_one)
+        return self._fitted.predictions(context, places, rows, self.seed)
 
     def _as_tensor(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=as_dtype(self.dtype), device=self.device or "cpu")
+
+
+def _in_order(parts: list[tuple[np.ndarray, Prediction]]) -> Prediction:
+    """The predictions of some rows at a time as one, in the order of the rows."""
+    order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+    return Prediction.concatenate([prediction for _, prediction in parts], torch.tensor(order))

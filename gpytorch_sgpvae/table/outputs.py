@@ -21,14 +21,23 @@ class Outputs:
     All output columns together: one observation model for their targets, and predictions in their own units.
 
     :param columns: The columns, in the order of the targets.
+    :param num_filled: How many of them are predicted: those after them are covariates, which have targets only.
 
     :ivar groups: Neighboring columns that share an observation model.
     """
 
-    def __init__(self, columns: Sequence[OutputColumn]):
+    def __init__(self, columns: Sequence[OutputColumn], num_filled: int | None = None):
         self.columns = list(columns)
-        # classes differ in number
-        self.groups = [list(group) for _, group in groupby(self.columns, key=lambda c: (c.family, len(c.levels)))]
+        self.num_filled = len(self.columns) if num_filled is None else num_filled
+        # classes differ in number, and covariates have groups of their own
+        kinds = [(c.family, len(c.levels), p >= self.num_filled) for p, c in enumerate(self.columns)]
+        numbered = groupby(range(len(self.columns)), key=kinds.__getitem__)
+        self.groups = [[self.columns[p] for p in numbers] for _, numbers in numbered]
+
+    @property
+    def filled(self) -> Outputs:
+        """The columns that are predicted."""
+        return self if self.num_filled == len(self.columns) else Outputs(self.columns[: self.num_filled])
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -78,6 +87,14 @@ class Outputs:
         """Whether a network has to correct what the columns say, for each of the decoder's values (`J`)."""
         return [not column.is_gaussian for column in self.columns for _ in range(column.num_values)]
 
+    def first_values(self, device: torch.device) -> Tensor:
+        """The first of the decoder's values that each column takes (`P`)."""
+        return torch.tensor(np.cumsum([0, *self.num_values])[:-1], device=device)
+
+    def for_values(self, of_columns: Tensor) -> Tensor:
+        """What is said of columns (`... x P`), said of each of the decoder's values (`... x J`)."""
+        return of_columns.repeat_interleave(torch.tensor(self.num_values, device=of_columns.device), -1)
+
     def set_noise(self, observation_model: Any, noise: Tensor) -> None:
         """
         Set the noise variance where columns have one.
@@ -104,7 +121,8 @@ class Outputs:
         :param variance: What is to be added to their variance (`N x P`).
         """
         parts = zip(self.groups, self._parts(targets), self._split(added), self._split(variance), strict=True)
-        return _side_by_side([group[0].in_units(group, part, more, width) for group, part, more, width in parts])
+        values = [group[0].in_units(group, part, more, width) for group, part, more, width in parts]
+        return _side_by_side(values[: len(self.filled.groups)])
 
     def widened(self, targets: Distribution, variance: Tensor) -> Distribution:
         """

@@ -61,10 +61,10 @@ class TableReader:
         num_filled: int | None = None,
     ):
         self.inputs = inputs
-        self.outputs = Outputs(outputs)
+        self.num_filled = len(outputs) if num_filled is None else num_filled
+        self.outputs = Outputs(outputs, self.num_filled)
         self.task = task
         self.known = known
-        self.num_filled = len(outputs) if num_filled is None else num_filled
 
     @classmethod
     def fit(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,23 @@ import torch
 
 from .. import __version__
 from ..utils.files import replacing
+from .calibration import Calibration
+from .cycles import Cycles
 from .errors import TableError
-from .fitted import FittedTable
+from .fitted import Evidence, FittedTable
 from .model import as_dtype, check_device, make_model
 from .places import PlaceEffects
+from .plan import Plan
 from .reading import TableReader
+from .trend import Trend
 
 DESCRIPTION = "imputer.json"
 KIND = "gpytorch_sgpvae.table"
 # To be raised when older versions of this package could no longer read what is written.
-FORMAT = 3
-# What tensors are called: those of the model, and the arrays of the places' effects.
+FORMAT = 4
+# What tensors are called: those of the model, and the arrays of trend and calibration.
 MODEL = "model."
-PLACES = ("places", "effects", "spread")
+ARRAYS = ("places", "effects", "spread", "cycles", "anchors", "factors", "marginal")
 
 
 def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) -> None:
@@ -46,8 +51,7 @@ def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) ->
         raise TableError(f"{folder} holds other files and no saved model: choose another folder, or an empty one.")
     buffer = io.BytesIO()
     tensors_of_model = {f"{MODEL}{name}": value.cpu() for name, value in model.state_dict().items()}
-    arrays = {name: torch.tensor(getattr(fitted.effects, name)) for name in PLACES}
-    torch.save({**tensors_of_model, **arrays}, buffer)
+    torch.save({**tensors_of_model, **_arrays(fitted)}, buffer)
     tensors = f"tensors-{hashlib.sha256(buffer.getvalue()).hexdigest()[:16]}.pt"
     description = {
         "kind": KIND,
@@ -55,10 +59,17 @@ def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) ->
         "version": __version__,
         "parameters": {**_plain(parameters), "dtype": str(next(model.parameters()).dtype).removeprefix("torch.")},
         **reader.to_dict(),
-        "place_inputs": fitted.effects.inputs,
-        "num_latents": model.model.variational_strategy.num_tasks,
-        "num_inducing": model.strategy.inducing_points.shape[-2],
+        "plan": fitted.plan.to_dict(),
+        "trend": {
+            "place_inputs": fitted.trend.places.inputs,
+            "periods": fitted.trend.cycles.periods,
+            "harmonics": fitted.trend.cycles.harmonics,
+            "time": fitted.trend.time,
+        },
+        "not_calibrated": list(fitted.calibration.failed),
+        "evidence": None if fitted.evidence is None else asdict(fitted.evidence),
         "history": fitted.history.to_dict("list"),
+        "comparison": fitted.comparison.to_dict("split"),
         "tensors": tensors,
     }
     text = json.dumps(description, indent=2, allow_nan=True)
@@ -85,19 +96,56 @@ def load_table(
     description = _read_description(folder)
     parameters = description["parameters"]
     reader = TableReader.from_dict(description)
-    # of the right size; where they are is among the tensors
-    size = description["num_inducing"], len(reader.inputs)
-    points = torch.zeros(size, dtype=as_dtype(dtype or parameters["dtype"]), device=device or "cpu")
-    periodic = [column.period is not None for column in reader.inputs]
-    model = make_model(reader.outputs, periodic, parameters["network"], description["num_latents"], points)
+    plan, trend = Plan(**description["plan"]), description["trend"]
+    size = plan.num_inducing or 0, len(reader.inputs)  # where they are is among the tensors
+    dtype, device = as_dtype(dtype or parameters["dtype"]), device or "cpu"
+    model = make_model(reader.outputs, plan, torch.zeros(size)).to(device=device, dtype=dtype)
     path = folder / description["tensors"]
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        effects = PlaceEffects(description["place_inputs"], *(state.pop(name).numpy() for name in PLACES))
+        arrays = {name: state.pop(name).numpy() for name in ARRAYS}
         model.load_state_dict({name.removeprefix(MODEL): value for name, value in state.items()})
     except Exception as error:
         raise TableError(f"{path} is damaged or missing: save the model again. ({type(error).__name__})") from error
-    return FittedTable(reader, effects, model.eval(), pd.DataFrame(description["history"])), parameters
+    places = PlaceEffects(trend["place_inputs"], *(arrays[name] for name in ("places", "effects", "spread")))
+    cycles = Cycles(trend["periods"], trend["harmonics"], arrays["cycles"])
+    calibration = Calibration(
+        *(arrays[name] for name in ("anchors", "factors", "marginal")), tuple(description["not_calibrated"])
+    )
+    evidence = None if description["evidence"] is None else Evidence(**description["evidence"])
+    fitted = FittedTable(
+        reader,
+        plan,
+        Trend(places, cycles, trend["time"]),
+        model.eval(),
+        calibration,
+        pd.DataFrame(description["history"]),
+        _comparison(description["comparison"]),
+        evidence,
+    )
+    return fitted, parameters
+
+
+def _arrays(fitted: FittedTable) -> dict[str, torch.Tensor]:
+    """All that is numbers, and no parameter."""
+    trend, calibration = fitted.trend, fitted.calibration
+    values = (
+        trend.places.places,
+        trend.places.effects,
+        trend.places.spread,
+        trend.cycles.coefficients,
+        calibration.anchors,
+        calibration.factors,
+        calibration.marginal,
+    )
+    return {name: torch.tensor(value) for name, value in zip(ARRAYS, values, strict=True)}
+
+
+def _comparison(description: dict[str, Any]) -> pd.DataFrame:
+    frame = pd.DataFrame(description["data"], index=pd.Index(description["index"], name="output"))
+    if len(frame):
+        frame.columns = pd.MultiIndex.from_tuples(map(tuple, description["columns"]), names=["score", "method"])
+    return frame
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -115,17 +163,18 @@ def _read_description(folder: Path) -> dict[str, Any]:
             f"{folder} was saved by gpytorch_sgpvae {description['version']}, in format {description['format']}; this "
             f"is {__version__}, which reads formats up to {FORMAT}. Update the package."
         )
-    if description["format"] < 3:  # tasks were columns, and all outputs were to be filled
-        task = description["parameters"]["task"]
-        description["task"] = None if task is None else {"name": task}
-        description["num_filled"] = len(description["outputs"])
+    if description["format"] < FORMAT:
+        raise TableError(
+            f"{folder} was saved in format {description['format']}, of another kind of model; this version reads format "
+            f"{FORMAT}. Fit the table again."
+        )
     return description
 
 
 def _plain(parameters: dict[str, Any]) -> dict[str, Any]:
     """Those that belong to the fit, as JSON can hold them: sequences as lists, mappings as dictionaries."""
     plain = {name: value for name, value in parameters.items() if name not in ("device", "dtype", "progress")}
-    for name in ("inputs", "outputs"):
+    for name in ("inputs", "outputs", "covariates"):
         plain[name] = list(plain[name])
     for name in ("periodic", "families"):
         plain[name] = None if plain[name] is None else dict(plain[name])
