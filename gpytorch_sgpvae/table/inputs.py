@@ -58,15 +58,17 @@ class InputColumn:
         return len(self.levels) > 0
 
     @classmethod
-    def fit(cls, column: pd.Series, tasks: np.ndarray, period: float | None) -> InputColumn:
+    def fit(cls, column: pd.Series, tasks: np.ndarray, period: float | None, labels: bool = False) -> InputColumn:
         """
         :param column: A column of the table to learn from.
         :param tasks: The task of each row, from 0 (`N`).
+        :param period: In the column's units, in days for dates.
+        :param labels: Whether its values are labels, also where they are numbers.
         """
         name = str(column.name)
         if period is not None and not (np.isfinite(period) and period > 0):
             raise TableError(f"The period of input {name!r} must be a positive number, got {period}.")
-        if is_category(column):
+        if labels or is_category(column):
             return cls._fit_category(column, period)
         dated = is_date(column)
         draft = cls(name, dated, period=period)

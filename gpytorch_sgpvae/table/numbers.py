@@ -30,7 +30,8 @@ def read_numbers(column: pd.Series) -> np.ndarray:
     if len(text):
         raise TableError(
             f"Column {column.name!r} has text where a number is expected: {column.iloc[text[0]]!r} in "
-            f"{name_rows(column, text)}. Correct it, or leave the cell empty if the value is missing."
+            f"{name_rows(column, text)}. Correct it, leave the cell empty if the value is missing, or, if these are "
+            f"labels, fit with families={{{column.name!r}: 'category'}}."
         )
     infinite = np.flatnonzero(np.isinf(values))
     if len(infinite):

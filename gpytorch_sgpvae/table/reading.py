@@ -14,6 +14,7 @@ from pandas.api import types
 from .columns import get_column
 from .errors import TableError, TableWarning, listed, name_row, name_rows
 from .families import OutputColumn, fit_column, make_column
+from .families.label_columns import CategoryColumn
 from .inputs import InputColumn
 from .numbers import check_cells
 from .outputs import Outputs
@@ -81,15 +82,23 @@ class TableReader:
         :param outputs: Names of the outputs.
         :param task: Name of the task, if there is one.
         :param periodic: Periods of inputs.
-        :param families: Families of outputs and covariates, where a guess is not wanted.
+        :param families: Families of outputs and covariates, where a guess is not wanted; category for inputs whose
+            numbers are labels.
         :param covariates: Names of the covariates.
         """
         _check_names(inputs, outputs, task, covariates)
         targets = [*outputs, *covariates]
-        for what, given, among in (("periodic", periodic, inputs), ("families", families, targets)):
+        for what, given, among in (("periodic", periodic, inputs), ("families", families, [*inputs, *targets])):
             unknown = [name for name in given if name not in among]
             if unknown:
                 raise TableError(f"{what} names {listed(unknown)}, which is not among {listed(among)}.")
+        labels = [name for name in inputs if name in families]
+        other = [name for name in labels if families[name] != CategoryColumn.family]
+        if other:
+            raise TableError(
+                f"The input {other[0]!r} cannot be of the family {families[other[0]]!r}: families are for outputs, and "
+                f"inputs have only {CategoryColumn.family!r}, for numbers that are labels."
+            )
         check_columns(frame, targets, places=inputs)
         for name in inputs:
             check_cells(get_column(frame, name))
@@ -97,7 +106,9 @@ class TableReader:
             _check_covariate(frame[name], varies=True)
         task_column = None if task is None else TaskColumn.fit(frame, task, list(inputs))
         codes = _factorize(frame, task_column)[0]
-        columns = [InputColumn.fit(get_column(frame, name), codes, periodic.get(name)) for name in inputs]
+        columns = [
+            InputColumn.fit(get_column(frame, name), codes, periodic.get(name), name in labels) for name in inputs
+        ]
         kinds = [fit_column(frame[name], families.get(name)) for name in targets]
         return cls(columns, kinds, task_column, [str(name) for name in frame.columns], len(outputs))
 
