@@ -65,7 +65,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         `"week(date)"` (hour, day, week, month, quarter, year); None if the table is one task.
     :param periodic: Periods of inputs, in the column's units, or in days for dates: `{"hour": 24}` gives a periodic
         kernel on that input times the one on the others.
-    :param families: Families of outputs for which the guess is wrong.
+    :param families: Families of outputs for which the guess is wrong; category for inputs whose numbers are labels.
     :param network: `"factornet"`, `"indexnet"`, `"pointnet"` or `"zeroimputation"`.
     :param num_latents: Number of latent functions K.
     :param num_inducing: Number of inducing points M.

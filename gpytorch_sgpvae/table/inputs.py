@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api import types
 
 from .dates import check_no_clock, has_zones, is_day_first, warn_of_zones
 from .errors import TableError, TableWarning, listed
-from .numbers import check_present, is_category, is_date, read_days, read_numbers
+from .numbers import check_present, is_category, is_date, read_dates, read_days, read_numbers
 
 # More labels than that are names, or free text.
 MOST_LEVELS = 2000
@@ -123,6 +124,13 @@ class InputColumn:
             values = read_numbers(column)
         check_present(column, values, "input")
         return values
+
+    def as_dates(self, column: pd.Series) -> pd.Series:
+        """The dates of a column as pandas' own, in UTC if they were written with a time zone."""
+        if types.is_datetime64_any_dtype(column.dtype):
+            return column
+        dates = read_dates(column, self.day_first)
+        return dates if has_zones(column) is False else dates.dt.tz_localize("UTC")
 
     def new_labels(self, column: pd.Series) -> list[Any]:
         """Labels that the fitted table did not have, in the order in which they come."""

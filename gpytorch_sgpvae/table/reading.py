@@ -181,7 +181,8 @@ class TableReader:
     def complete(self, frame: pd.DataFrame) -> pd.DataFrame:
         """
         A copy of a table in which all inputs and the task are columns, also those that are levels of its index or made
-        of dates. The index loses its names, which would be those of columns too. The copy is read as the table is.
+        of dates, and inputs that are dates are pandas' own. The index loses its names, which would be those of columns
+        too. The copy is read as the table itself is.
 
         :param frame: Any table that can be read.
         """
@@ -190,8 +191,8 @@ class TableReader:
         if self.task is not None and self.task.name not in frame.columns:
             result[self.task.name] = self.task.read(frame)
         for column in self.inputs:
-            if column.name not in frame.columns:
-                result[column.name] = get_column(frame, column.name)
+            cells = get_column(frame, column.name)
+            result[column.name] = column.as_dates(cells) if column.is_date else cells
         result.index = result.index.set_names([None] * result.index.nlevels)
         return result
 

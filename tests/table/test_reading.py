@@ -116,6 +116,25 @@ def test_a_complete_table_has_all_columns_and_is_read_as_before():
     assert frame.index.name == "date"
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda dates: dates.dt.strftime("%d/%m/%Y"),
+        lambda dates: dates.dt.strftime("%Y-%m-%dT00:00+02:00"),
+        lambda dates: dates.dt.to_period("D"),
+        lambda dates: dates.dt.tz_localize("Europe/Berlin"),
+        lambda dates: dates.dt.date,
+    ],
+    ids=["day first", "offsets", "periods", "zone", "objects"],
+)
+def test_a_complete_table_has_dates_of_pandas_own(write):
+    frame = make_frame(70).assign(date=lambda table: write(table["date"]))
+    reader = fit(frame, task="week(date)")
+    complete = reader.complete(frame)
+    assert pd.api.types.is_datetime64_any_dtype(complete["date"].dtype)
+    assert_same(reader.read(complete), reader.read(frame))
+
+
 def test_labels_are_numbers_of_levels():
     frame = make_frame()
     reader = fit(frame)
@@ -292,6 +311,29 @@ def test_tables_with_an_index_of_dates_keep_it():
     assert filled[["temp", "wet"]].notna().all(axis=None)
     asked = pd.DataFrame(index=pd.date_range("2024-01-03 12:00", periods=3))
     pd.testing.assert_index_equal(imputer.predict(asked, table).index, asked.index)
+
+
+def test_a_saved_model_makes_the_same_tasks_and_labels(tmp_path):
+    frame = make_frame(14).assign(date=lambda table: table["date"].dt.strftime("%d/%m/%Y"))
+    options = {"task": "week(date)", "max_epochs": 1, "progress": False}
+    imputer = SGPVAEImputer(["date", "site"], ["y", "wind"], **options).fit(frame)
+    imputer.save(tmp_path / "model")
+    holes = frame.assign(y=frame["y"].where(frame.index % 3 > 0))
+    again = SGPVAEImputer.load(tmp_path / "model")
+    pd.testing.assert_frame_equal(again.transform(holes), imputer.transform(holes))
+
+
+def test_the_command_keeps_an_index_of_dates(tmp_path):
+    table, model, filled = (tmp_path / name for name in ("table.parquet", "model", "filled.parquet"))
+    frame = make_frame(14).iloc[::2].set_index("date")
+    frame.iloc[3, 1] = np.nan
+    frame.to_parquet(table)
+    given = ["--inputs", "date", "--outputs", "y,wind", "--max-epochs", "1", "--quiet"]
+    assert main(["fit", str(table), *given, "-o", str(model)]) == 0
+    assert main(["impute", str(model), str(table), "-o", str(filled), "--quiet"]) == 0
+    result = pd.read_parquet(filled)
+    pd.testing.assert_index_equal(result.index, frame.index, exact=False)
+    assert result["y"].notna().all()
 
 
 def test_the_command_makes_tasks_of_dates(tmp_path, capsys):
