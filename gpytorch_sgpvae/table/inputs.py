@@ -14,6 +14,7 @@ from pandas.api import types
 
 from .dates import check_no_clock, has_zones, is_day_first, warn_of_zones
 from .errors import TableError, TableWarning, listed
+from .families.label_columns import CategoryColumn
 from .numbers import check_present, is_category, is_date, read_dates, read_days, read_numbers
 
 # More labels than that are names, or free text.
@@ -121,7 +122,8 @@ class InputColumn:
             values = read_days(column, is_day_first(column) if self.day_first is None else self.day_first)
             warn_of_zones(column, has_zones(column), self.has_zone)
         else:
-            values = read_numbers(column)
+            hint = f" If these are labels, fit with families={{{self.name!r}: {CategoryColumn.family!r}}}."
+            values = read_numbers(column, hint)
         check_present(column, values, "input")
         return values
 
