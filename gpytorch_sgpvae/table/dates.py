@@ -139,7 +139,7 @@ def calendar_keys(dates: pd.Series, unit: str) -> pd.Series:
 
 def _name(period: pd.Period, unit: str) -> str:
     if unit == "week":
-        iso = date(period.year, period.month, period.day).isocalendar()
+        iso = period.start_time.isocalendar()
         return f"{iso[0]}-W{iso[1]:02}"
     if unit == "hour":
         return f"{period.strftime('%Y-%m-%d %H')}h"

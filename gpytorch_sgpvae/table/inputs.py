@@ -180,7 +180,7 @@ def _are_apart(days: np.ndarray, tasks: np.ndarray) -> bool:
 
 
 def _check_varies(column: InputColumn, values: np.ndarray) -> None:
-    if values.min() == values.max():
+    if values.max() / 2 - values.min() / 2 < np.finfo(float).tiny:  # halves of numbers as large as 1e308 can be told
         where = "from the start of its task " if column.from_task_start else ""
         raise TableError(
             f"The input {column.name!r} {where}has the same value in all {len(values)} rows, so that it tells no two "

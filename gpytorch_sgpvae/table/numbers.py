@@ -144,7 +144,10 @@ def _may_hold_text(column: pd.Series) -> bool:
 def _coerce(column: pd.Series) -> np.ndarray:
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(object)
-    return pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan)
+    values = pd.to_numeric(column, errors="coerce")
+    if types.is_complex_dtype(values.dtype):
+        return np.where(np.imag(values) == 0, np.real(values), np.nan)
+    return values.to_numpy(float, na_value=np.nan)
 
 
 def _sample(column: pd.Series) -> pd.Series:

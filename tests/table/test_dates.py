@@ -179,6 +179,10 @@ def test_weeks_begin_on_monday():
     assert dates[keys != keys.shift()].iloc[1:].dt.day_name().unique().tolist() == ["Monday"]
 
 
+def test_the_last_week_that_there_is_has_a_name():
+    assert calendar_keys(column(pd.to_datetime(["9999-12-31"]).astype("M8[s]")), "week").tolist() == ["9999-W52"]
+
+
 def test_local_dates_are_what_the_clocks_there_show():
     cells = column(pd.DatetimeIndex(["2024-01-01 00:30"], tz="Asia/Tokyo"))
     assert read_dates(cells, local=True)[0] == pd.Timestamp("2024-01-01 00:30")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from decimal import Decimal
 
@@ -209,6 +210,9 @@ def test_covariates_with_holes_are_named_wherever_they_are():
         ({"site": [["a"]] * 56}, {}, "'site' has a list in row 1 and 55 more, where one number, date or label"),
         ({"site": [{}] * 56}, {"inputs": ["date"], "task": "site"}, "'site' has a dict in row 1"),
         ({"date": 1j}, {}, "'date' holds complex numbers where real numbers are expected"),
+        ({"date": [1j, 2.0] * 28}, {}, "'date' holds complex numbers where real numbers are expected"),
+        ({"date": np.array([1j, "2", 3, 4] * 14, dtype=object)}, {}, "'date' has text where a number is expected: 1j"),
+        ({"date": [0, 5e-324] * 28}, {"task": "site"}, "'date' has the same value in all 56 rows"),
         ({"y": pd.Timestamp("2024")}, {}, "'y' holds dates where real numbers are expected"),
         ({"site": [b"a", b"b"] * 28}, {}, "'site' has a label that is a bytes: make it text"),
         ({"site": [*"abcdefghijklmn"] * 4}, {"periodic": {"site": 3}}, "labels have no period, got 3"),
@@ -348,3 +352,80 @@ def test_the_command_makes_tasks_of_dates(tmp_path, capsys):
     assert pd.read_csv(filled)["y"].notna().all()
     assert main(["fit", table, *given[:5], "fortnight(date)", *given[6:], "-o", model]) == 1
     assert "tasks made of dates are hour, day, week" in capsys.readouterr().err
+
+
+ODD = [
+    1,
+    2.5,
+    1e300,
+    np.inf,
+    np.nan,
+    None,
+    pd.NA,
+    pd.NaT,
+    "a",
+    "1",
+    "",
+    " ",
+    "nan",
+    "inf",
+    "TRUE",
+    "0x10",
+    "12:30",
+    "now",
+]
+ODD += [
+    "2024-01-01",
+    "1/2/2024",
+    "13/2/2024",
+    "2/13/2024",
+    "1.2.24",
+    "20240101",
+    "2024-02-30",
+    "0000-00-00",
+    "9999-12-31",
+]
+ODD += [
+    "2024-01-01T00:00Z",
+    "2024-01-01T00:00:00.123456789+05:30",
+    "2024-W05",
+    "1 Jan",
+    "31.12.",
+    "24-12-31",
+    b"x",
+    (1, 2),
+]
+ODD += [dt.date(2024, 1, 1), dt.date(1, 1, 1), dt.time(1), dt.timedelta(1), pd.Timestamp("2024", tz="UTC"), 1j, [1], {}]
+ODD += [
+    pd.Timestamp("2024"),
+    pd.Period("2024-01"),
+    pd.Interval(0, 1),
+    Decimal("1.5"),
+    True,
+    np.bool_(False),
+    np.int8(1),
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.filterwarnings("ignore::gpytorch_sgpvae.table.TableWarning")
+def test_odd_cells_are_read_the_same_everywhere_or_explained(seed):
+    random = np.random.default_rng(seed)
+    num_read = 0
+    for _ in range(80):
+        cells = np.empty(random.integers(2, 8), dtype=object)
+        cells[:] = [ODD[i] for i in random.choice(random.integers(0, len(ODD), 3), len(cells))]
+        column = pd.Series(cells).infer_objects() if random.random() < 0.5 else pd.Series(cells)
+        frame = pd.DataFrame({"x": column, "t": np.arange(len(cells)), "y": random.normal(size=len(cells))})
+        task = str(random.choice(["x", "week(x)", "hour(x)"])) if random.random() < 0.7 else None
+        try:
+            reader = fit(frame, ["t", "x"] if random.random() < 0.6 else ["t"], task)
+            table = reader.read(frame)
+        except TableError:
+            continue
+        num_read += 1
+        assert np.isfinite(table.x).all()
+        assert_same(TableReader.from_dict(json.loads(json.dumps(reader.to_dict()))).read(frame), table)
+        np.testing.assert_array_equal(reader.read_places(frame, frame, table).x, table.x)
+        np.testing.assert_array_equal(reader.read(reader.complete(frame)).x, table.x)
+    assert num_read >= 5
