@@ -109,15 +109,29 @@ class InputColumn:
             "fewer than there are rows. Leave it out of the inputs; if it holds dates, write them as 2024-12-31."
         )
 
-    def read(self, column: pd.Series, new: Sequence[Any] = ()) -> np.ndarray:
+    def with_context(self, column: pd.Series) -> InputColumn:
+        """
+        What places are to be read with: labels that are new in their context already have a number there, and dates
+        have the order that they have there, if the fitted table left it open.
+
+        :param column: The column in the context.
+        """
+        if self.is_category:
+            known = _number(self.levels)
+            new = [label for label in _factorize(column)[1] if label not in known and str(label) not in known]
+            return replace(self, levels=(*self.levels, *new))
+        if self.is_date and self.day_first is None:
+            return replace(self, day_first=is_day_first(column, tell=False))
+        return self
+
+    def read(self, column: pd.Series) -> np.ndarray:
         """
         The column's numbers, days, or numbers of labels, none of them missing (`N`).
 
         :param column: A column of any table.
-        :param new: Labels beyond those of the fitted table that already have a number, see :meth:`new_labels`.
         """
         if self.is_category:
-            values = self._number_labels(column, new)
+            values = self._number_labels(column)
         elif self.is_date:
             values = read_days(column, is_day_first(column) if self.day_first is None else self.day_first)
             warn_of_zones(column, has_zones(column), self.has_zone)
@@ -134,17 +148,10 @@ class InputColumn:
         dates = read_dates(column, self.day_first)
         return dates if has_zones(column) is False else dates.dt.tz_localize("UTC")
 
-    def new_labels(self, column: pd.Series) -> list[Any]:
-        """Labels that the fitted table did not have, in the order in which they come."""
-        if not self.is_category:
-            return []
-        known = _number(self.levels)
-        return [label for label in _factorize(column)[1] if label not in known and str(label) not in known]
-
-    def _number_labels(self, column: pd.Series, new: Sequence[Any]) -> np.ndarray:
+    def _number_labels(self, column: pd.Series) -> np.ndarray:
         """The numbers of labels, NaN where there is none (`N`)."""
         codes, labels = _factorize(column)
-        numbers = _number([*self.levels, *new])
+        numbers = _number(self.levels)
         found = [numbers.get(label, numbers.get(str(label))) for label in labels]
         unseen = [label for label, number in zip(labels, found, strict=True) if number is None]
         if unseen:
@@ -154,7 +161,7 @@ class InputColumn:
                 TableWarning,
                 stacklevel=5,
             )
-        after = itertools.count(len(self.levels) + len(new))
+        after = itertools.count(len(self.levels))
         return np.array([*(next(after) if number is None else number for number in found), np.nan])[codes]
 
     def starts(self, values: np.ndarray, tasks: np.ndarray) -> dict[int, float]:

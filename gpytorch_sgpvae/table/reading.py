@@ -160,15 +160,14 @@ class TableReader:
         covariates = self.outputs.columns[self.num_filled :]
         self._check_places(frame)
         check_columns(frame, [column.name for column in covariates])
-        codes, keys = _factorize(frame, self.task, table.keys)
+        codes, keys = _factorize(frame, self.task and self.task.with_context(context), table.keys)
         context_codes = np.empty(len(context), dtype=int)
         for code, rows in enumerate(table.rows):
             context_codes[rows] = code
         values, starts = [], []
         for column in self.inputs:
             known = get_column(context, column.name)
-            # a label that is new in the context too has the same number here
-            values.append(column.read(get_column(frame, column.name), column.new_labels(known)))
+            values.append(column.with_context(known).read(get_column(frame, column.name)))
             starts.append(column.starts(values[-1], codes))
             if column.from_task_start:  # tasks start where their context does
                 starts[-1] |= column.starts(column.read(known), context_codes)

@@ -157,6 +157,16 @@ def test_new_labels_have_one_number_in_a_context_and_its_places():
     np.testing.assert_array_equal(places.x[:, 1], [3, 2, 0, 1])
 
 
+def test_places_have_the_order_of_dates_that_their_context_has():
+    frame = make_frame()
+    reader = fit(frame, task="week(date)")
+    context = frame.assign(date=frame["date"].dt.strftime("%d/%m/%Y"))
+    table = reader.read(context)
+    places = reader.read_places(context.iloc[:8], context, table)  # 04/01/2024 alone leaves it open
+    np.testing.assert_array_equal(places.x, table.x[:8])
+    assert places.keys == table.keys
+
+
 def test_rows_at_one_time_that_is_written_in_two_ways_are_found():
     frame = make_frame().astype({"date": str})
     again = pd.concat([frame, frame.iloc[[4]].assign(date="3 January 2024")], ignore_index=True)
