@@ -98,7 +98,12 @@ def make_parser() -> argparse.ArgumentParser:
         "of dates, such as 'week(date)'; default: the table is one task",
     )
     fit.add_argument("--periodic", type=_pairs, metavar="COLUMN=PERIOD,…", help="periods of inputs; of dates in days")
-    fit.add_argument("--family", type=_pairs, metavar="COLUMN=FAMILY,…", help="of outputs for which the guess is wrong")
+    fit.add_argument(
+        "--family",
+        type=_pairs,
+        metavar="COLUMN=FAMILY,…",
+        help="of outputs for which the guess is wrong; category for inputs whose numbers are labels",
+    )
     fit.add_argument("--network", default="factornet", help="the inference network (default: %(default)s)")
     for name, text in (("latents", "latent functions"), ("inducing", "inducing points")):
         fit.add_argument(f"--{name}", type=int, metavar="N", help=f"number of {text}; default: by the table's shape")

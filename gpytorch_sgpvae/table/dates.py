@@ -132,18 +132,14 @@ def calendar_keys(dates: pd.Series, unit: str) -> pd.Series:
     :param dates: Points in time, without a time zone.
     :param unit: One of :data:`UNITS`.
     """
-    codes, periods = pd.factorize(dates.dt.to_period(UNITS[unit]))
-    names = np.array([*(_name(period, unit) for period in periods), None], dtype=object)
-    return pd.Series(names[codes], index=dates.index, dtype=object)
-
-
-def _name(period: pd.Period, unit: str) -> str:
     if unit == "week":
-        iso = date(period.year, period.month, period.day).isocalendar()
-        return f"{iso[0]}-W{iso[1]:02}"
-    if unit == "hour":
-        return f"{period.strftime('%Y-%m-%d %H')}h"
-    return str(period)
+        iso = dates.dt.isocalendar()
+        codes, found = pd.factorize(iso["year"].astype("Int64") * 100 + iso["week"].astype("Int64"))
+        names = [f"{number // 100}-W{number % 100:02}" for number in found]
+    else:
+        codes, found = pd.factorize(dates.dt.to_period(UNITS[unit]))
+        names = [f"{period.strftime('%Y-%m-%d %H')}h" if unit == "hour" else str(period) for period in found]
+    return pd.Series(np.array([*names, None], dtype=object)[codes], index=dates.index, dtype=object)
 
 
 def _cells(column: pd.Series) -> list[Any]:
@@ -155,7 +151,7 @@ def _cells(column: pd.Series) -> list[Any]:
 
 def _parse(cells: list[Any], day_first: bool) -> np.ndarray:
     """Points in time in UTC, first as ISO 8601 has them, then those that are left (`N`, datetime64)."""
-    believed = [cell if _may_be_date(cell) else None for cell in cells]
+    believed = [_plain(cell) if _may_be_date(cell) else None for cell in cells]
     dates = _to_datetime(believed, "ISO8601").to_numpy(copy=True)
     left = np.flatnonzero(np.isnat(dates))
     if len(left):
@@ -165,11 +161,15 @@ def _parse(cells: list[Any], day_first: bool) -> np.ndarray:
 
 
 def _to_datetime(cells: list[Any], style: str) -> pd.DatetimeIndex:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of formats that it has to guess
-        index = pd.Index(cells, dtype=object)
-        dates = pd.DatetimeIndex(pd.to_datetime(index, errors="coerce", format=style, utc=True, cache=False))
-    return dates.tz_convert(None).as_unit("us")
+    zoned = np.array([_has_zone(cell) for cell in cells], dtype=bool)
+    dates = np.empty(len(cells), dtype="M8[us]")
+    for rows in (np.flatnonzero(zoned), np.flatnonzero(~zoned)):  # pandas < 3 takes a zone for that of the next cell
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of formats that it has to guess
+            index = pd.Index([cells[i] for i in rows], dtype=object)
+            read = pd.DatetimeIndex(pd.to_datetime(index, errors="coerce", format=style, utc=True, cache=False))
+        dates[rows] = read.tz_convert(None).as_unit("us").to_numpy()
+    return pd.DatetimeIndex(dates)
 
 
 def _may_be_date(cell: Any) -> bool:
@@ -179,10 +179,17 @@ def _may_be_date(cell: Any) -> bool:
     return isinstance(cell, (date, np.datetime64, pd.Period))
 
 
+def _plain(cell: Any) -> Any:
+    """Text without a class of its own, and the first moment of a period."""
+    if isinstance(cell, str):
+        return str(cell)
+    return cell.to_timestamp() if isinstance(cell, pd.Period) else cell
+
+
 def _spelled_out(cell: Any, day_first: bool) -> Any:
     """Text that pandas reads in one way only; None for a time of day, which it has for one of today."""
     if not isinstance(cell, str):
-        return cell.to_timestamp() if isinstance(cell, pd.Period) else cell
+        return cell
     match = IN_NUMBERS.fullmatch(cell)
     if match is None:
         return None if CLOCK.fullmatch(cell) else cell

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api import types
 
 from .dates import check_no_clock, has_zones, is_day_first, warn_of_zones
 from .errors import TableError, TableWarning, listed
-from .numbers import check_present, is_category, is_date, read_days, read_numbers
+from .families.label_columns import CategoryColumn
+from .numbers import check_present, is_category, is_date, read_dates, read_days, read_numbers
 
 # More labels than that are names, or free text.
 MOST_LEVELS = 2000
@@ -62,15 +64,17 @@ class InputColumn:
         return False
 
     @classmethod
-    def fit(cls, column: pd.Series, tasks: np.ndarray, period: float | None) -> InputColumn:
+    def fit(cls, column: pd.Series, tasks: np.ndarray, period: float | None, labels: bool = False) -> InputColumn:
         """
         :param column: A column of the table to learn from.
         :param tasks: The task of each row, from 0 (`N`).
+        :param period: In the column's units, in days for dates.
+        :param labels: Whether its values are labels, also where they are numbers.
         """
         name = str(column.name)
         if period is not None and not (np.isfinite(period) and period > 0):
             raise TableError(f"The period of input {name!r} must be a positive number, got {period}.")
-        if is_category(column):
+        if labels or is_category(column):
             return cls._fit_category(column, period)
         dated = is_date(column)
         draft = cls(name, dated, period=period)
@@ -109,34 +113,49 @@ class InputColumn:
             "fewer than there are rows. Leave it out of the inputs; if it holds dates, write them as 2024-12-31."
         )
 
-    def read(self, column: pd.Series, new: Sequence[Any] = ()) -> np.ndarray:
+    def with_context(self, column: pd.Series) -> InputColumn:
+        """
+        What places are to be read with: labels that are new in their context already have a number there, and dates
+        have the order that they have there, if the fitted table left it open.
+
+        :param column: The column in the context.
+        """
+        if self.is_category:
+            known = _number(self.levels)
+            new = [label for label in _factorize(column)[1] if label not in known and str(label) not in known]
+            return replace(self, levels=(*self.levels, *new))
+        if self.is_date and self.day_first is None:
+            return replace(self, day_first=is_day_first(column, tell=False))
+        return self
+
+    def read(self, column: pd.Series) -> np.ndarray:
         """
         The column's numbers, days, or numbers of labels, none of them missing (`N`).
 
         :param column: A column of any table.
-        :param new: Labels beyond those of the fitted table that already have a number, see :meth:`new_labels`.
         """
         if self.is_category:
-            values = self._number_labels(column, new)
+            values = self._number_labels(column)
         elif self.is_date:
             values = read_days(column, is_day_first(column) if self.day_first is None else self.day_first)
             warn_of_zones(column, has_zones(column), self.has_zone)
         else:
-            values = read_numbers(column)
+            hint = f" If these are labels, fit with families={{{self.name!r}: {CategoryColumn.family!r}}}."
+            values = read_numbers(column, hint)
         check_present(column, values, "input")
         return values
 
-    def new_labels(self, column: pd.Series) -> list[Any]:
-        """Labels that the fitted table did not have, in the order in which they come."""
-        if not self.is_category:
-            return []
-        known = _number(self.levels)
-        return [label for label in _factorize(column)[1] if label not in known and str(label) not in known]
+    def as_dates(self, column: pd.Series) -> pd.Series:
+        """The dates of a column as pandas' own, in UTC if they were written with a time zone."""
+        if types.is_datetime64_any_dtype(column.dtype):
+            return column
+        dates = read_dates(column, self.day_first)
+        return dates if has_zones(column) is False else dates.dt.tz_localize("UTC")
 
-    def _number_labels(self, column: pd.Series, new: Sequence[Any]) -> np.ndarray:
+    def _number_labels(self, column: pd.Series) -> np.ndarray:
         """The numbers of labels, NaN where there is none (`N`)."""
         codes, labels = _factorize(column)
-        numbers = _number([*self.levels, *new])
+        numbers = _number(self.levels)
         found = [numbers.get(label, numbers.get(str(label))) for label in labels]
         unseen = [label for label, number in zip(labels, found, strict=True) if number is None]
         if unseen:
@@ -146,7 +165,7 @@ class InputColumn:
                 TableWarning,
                 stacklevel=5,
             )
-        after = itertools.count(len(self.levels) + len(new))
+        after = itertools.count(len(self.levels))
         return np.array([*(next(after) if number is None else number for number in found), np.nan])[codes]
 
     def starts(self, values: np.ndarray, tasks: np.ndarray) -> dict[int, float]:
@@ -172,7 +191,7 @@ def _are_apart(days: np.ndarray, tasks: np.ndarray) -> bool:
 
 
 def _check_varies(column: InputColumn, values: np.ndarray) -> None:
-    if values.min() == values.max():
+    if values.max() / 2 - values.min() / 2 < np.finfo(float).tiny:  # halves of numbers as large as 1e308 can be told
         where = "from the start of its task " if column.from_task_start else ""
         raise TableError(
             f"The input {column.name!r} {where}has the same value in all {len(values)} rows, so that it tells no two "

@@ -18,8 +18,13 @@ DAY = pd.Timedelta(days=1)
 SAMPLE = 1000
 
 
-def read_numbers(column: pd.Series) -> np.ndarray:
-    """The values as floating-point numbers, NaN where there is none; text that is no number is an error."""
+def read_numbers(column: pd.Series, hint: str = "") -> np.ndarray:
+    """
+    The values as floating-point numbers, NaN where there is none; text that is no number is an error.
+
+    :param column: A column of numbers.
+    :param hint: What else the message of that error should say.
+    """
     if types.is_timedelta64_dtype(column.dtype):
         return (column / DAY).to_numpy(float, na_value=np.nan)
     if _is_dated(column) or types.is_complex_dtype(column.dtype):
@@ -32,7 +37,7 @@ def read_numbers(column: pd.Series) -> np.ndarray:
     if len(text):
         raise TableError(
             f"Column {column.name!r} has text where a number is expected: {column.iloc[text[0]]!r} in "
-            f"{name_rows(column, text)}. Correct it, or leave the cell empty if the value is missing."
+            f"{name_rows(column, text)}. Correct it, or leave the cell empty if the value is missing.{hint}"
         )
     infinite = np.flatnonzero(np.isinf(values))
     if len(infinite):
@@ -163,7 +168,10 @@ def _may_hold_text(column: pd.Series) -> bool:
 def _coerce(column: pd.Series) -> np.ndarray:
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(object)
-    return pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan)
+    values = pd.to_numeric(column, errors="coerce")
+    if types.is_complex_dtype(values.dtype):
+        return np.where(np.imag(values) == 0, np.real(values), np.nan)
+    return values.to_numpy(float, na_value=np.nan)
 
 
 def _sample(column: pd.Series) -> pd.Series:

@@ -14,6 +14,7 @@ from pandas.api import types
 from .columns import get_column
 from .errors import TableError, TableWarning, listed, name_row, name_rows
 from .families import OutputColumn, fit_column, make_column
+from .families.label_columns import CategoryColumn
 from .inputs import InputColumn
 from .numbers import check_cells
 from .outputs import Outputs
@@ -83,15 +84,23 @@ class TableReader:
         :param outputs: Names of the outputs.
         :param task: Name of the task, if there is one.
         :param periodic: Periods of inputs.
-        :param families: Families of outputs and covariates, where a guess is not wanted.
+        :param families: Families of outputs and covariates, where a guess is not wanted; category for inputs whose
+            numbers are labels.
         :param covariates: Names of the covariates.
         """
         _check_names(inputs, outputs, task, covariates)
         targets = [*outputs, *covariates]
-        for what, given, among in (("periodic", periodic, inputs), ("families", families, targets)):
+        for what, given, among in (("periodic", periodic, inputs), ("families", families, [*inputs, *targets])):
             unknown = [name for name in given if name not in among]
             if unknown:
                 raise TableError(f"{what} names {listed(unknown)}, which is not among {listed(among)}.")
+        labels = [name for name in inputs if name in families]
+        other = [name for name in labels if families[name] != CategoryColumn.family]
+        if other:
+            raise TableError(
+                f"The input {other[0]!r} cannot be of the family {families[other[0]]!r}: families are for outputs, and "
+                f"inputs have only {CategoryColumn.family!r}, for numbers that are labels."
+            )
         check_columns(frame, targets, places=inputs)
         for name in inputs:
             check_cells(get_column(frame, name))
@@ -99,7 +108,9 @@ class TableReader:
             _check_covariate(frame[name], varies=True)
         task_column = None if task is None else TaskColumn.fit(frame, task, list(inputs))
         codes = _factorize(frame, task_column)[0]
-        columns = [InputColumn.fit(get_column(frame, name), codes, periodic.get(name)) for name in inputs]
+        columns = [
+            InputColumn.fit(get_column(frame, name), codes, periodic.get(name), name in labels) for name in inputs
+        ]
         kinds = [fit_column(frame[name], families.get(name)) for name in targets]
         return cls(columns, kinds, task_column, [str(name) for name in frame.columns], len(outputs))
 
@@ -152,15 +163,14 @@ class TableReader:
         covariates = self.outputs.columns[self.num_filled :]
         self._check_places(frame)
         check_columns(frame, [column.name for column in covariates])
-        codes, keys = _factorize(frame, self.task, table.keys)
+        codes, keys = _factorize(frame, self.task and self.task.with_context(context), table.keys)
         context_codes = np.empty(len(context), dtype=int)
         for code, rows in enumerate(table.rows):
             context_codes[rows] = code
         values, starts = [], []
         for column in self.inputs:
             known = get_column(context, column.name)
-            # a label that is new in the context too has the same number here
-            values.append(column.read(get_column(frame, column.name), column.new_labels(known)))
+            values.append(column.with_context(known).read(get_column(frame, column.name)))
             starts.append(column.starts(values[-1], codes))
             if column.from_task_start:  # tasks start where their context does
                 starts[-1] |= column.starts(column.read(known), context_codes)
@@ -174,7 +184,8 @@ class TableReader:
     def complete(self, frame: pd.DataFrame) -> pd.DataFrame:
         """
         A copy of a table in which all inputs and the task are columns, also those that are levels of its index or made
-        of dates. The index loses its names, which would be those of columns too. The copy is read as the table is.
+        of dates, and inputs that are dates are pandas' own. The index loses its names, which would be those of columns
+        too. The copy is read as the table itself is.
 
         :param frame: Any table that can be read.
         """
@@ -183,8 +194,8 @@ class TableReader:
         if self.task is not None and self.task.name not in frame.columns:
             result[self.task.name] = self.task.read(frame)
         for column in self.inputs:
-            if column.name not in frame.columns:
-                result[column.name] = get_column(frame, column.name)
+            cells = get_column(frame, column.name)
+            result[column.name] = column.as_dates(cells) if column.is_date else cells
         result.index = result.index.set_names([None] * result.index.nlevels)
         return result
 

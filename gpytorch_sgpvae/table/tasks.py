@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,13 @@ class TaskColumn:
         if derived is None:
             return cls(name)
         return cls(name, is_day_first(_dates_of(frame, name, *derived), tell=derived[1] not in inputs))
+
+    def with_context(self, context: pd.DataFrame) -> TaskColumn:
+        """What places are to be read with: dates have the order of their context, if the fitted table left it open."""
+        derived = _split(context, self.name)
+        if derived is None or self.day_first is not None:
+            return self
+        return replace(self, day_first=is_day_first(_dates_of(context, self.name, *derived), tell=False))
 
     def read(self, frame: pd.DataFrame) -> pd.Series:
         """The key of each row's task, none of them missing."""
