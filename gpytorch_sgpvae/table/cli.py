@@ -104,11 +104,22 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="COLUMN=FAMILY,…",
         help="of outputs for which the guess is wrong; category for inputs whose numbers are labels",
     )
-    fit.add_argument("--network", default="factornet", help="the inference network (default: %(default)s)")
-    for name, text in (("latents", "latent functions"), ("inducing", "inducing points")):
-        fit.add_argument(f"--{name}", type=int, metavar="N", help=f"number of {text}; default: by the table's shape")
-    fit.add_argument("--batch-size", type=int, metavar="N", help="tasks in a step; default: by the table's shape")
-    fit.add_argument("--max-epochs", type=int, metavar="N", help="epochs at the most; default: by the table's shape")
+    fit.add_argument("--covariates", type=_names, help="columns without holes that tell of the outputs")
+    fit.add_argument(
+        "--latents", type=int, metavar="N", help="latent functions that outputs share; default: by the table's shape"
+    )
+    fit.add_argument("--inducing", type=int, metavar="N", help="inducing points of a sparse model; default: none")
+    fit.add_argument("--batch-size", type=int, metavar="N", help="windows in a step; default: by the table's shape")
+    fit.add_argument(
+        "--max-epochs", type=int, metavar="N", help="rounds over the table at the most; default: a number of steps"
+    )
+    fit.add_argument(
+        "--max-minutes",
+        type=float,
+        metavar="M",
+        help="minutes of training at the most; default: 1, and 1 more for each 20,000 rows, up to 10",
+    )
+    fit.add_argument("--no-comparison", action="store_true", help="do not compare with simpler ways")
     fit.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     fit.add_argument("-o", "--output", required=True, type=Path, metavar="MODEL", help="folder for the model")
 
@@ -148,18 +159,21 @@ def _fit(options: argparse.Namespace) -> None:
         options.task,
         periodic={name: _number(name, value) for name, value in (options.periodic or {}).items()},
         families=options.family,
-        network=options.network,
+        covariates=options.covariates or (),
         num_latents=options.latents,
         num_inducing=options.inducing,
         batch_size=options.batch_size,
         max_epochs=options.max_epochs,
+        max_minutes=options.max_minutes,
+        compare=not options.no_comparison,
         seed=options.seed,
         device=options.device,
         progress=not options.quiet,
     )
     imputer.fit(frame).save(options.output)
-    best = imputer.history_.loc[imputer.history_["val_nll"].idxmin()]
-    facts = {"model": str(options.output), "families": imputer.families_, "held_out": best.to_dict()}
+    comparison = imputer.comparison_
+    errors = {} if comparison.empty else comparison["rmse"].T.to_dict()
+    facts = {"model": str(options.output), "families": imputer.families_, "rmse": errors}
     _tell(options, facts, f"Saved {options.output}.")
 
 

@@ -59,10 +59,6 @@ class InputColumn:
         """Whether it holds labels, which have no order and no distance."""
         return len(self.levels) > 0
 
-    @property
-    def is_category(self) -> bool:
-        return False
-
     @classmethod
     def fit(cls, column: pd.Series, tasks: np.ndarray, period: float | None, labels: bool = False) -> InputColumn:
         """
