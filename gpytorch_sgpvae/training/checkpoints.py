@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .. import __version__
 from ..utils.files import is_url
-from ..utils.tensor_files import DamagedFileError, check_finite, is_whole, read_tensors, write_tensors
+from ..utils.tensor_files import DamagedFileError, check_finite, from_bytes, is_whole, read_tensors, write_tensors
 
 STAMP = "gpytorch_sgpvae"
 # To be raised when older versions of this package could no longer read what is written.
@@ -200,6 +200,13 @@ def _move_to_next_epoch(loop: dict[str, Any]) -> None:
 def stamp_checkpoint(checkpoint: dict[str, Any], state: dict[str, Any]) -> None:
     """Write down what a checkpoint is."""
     checkpoint[STAMP] = {"format": FORMAT, "version": __version__, **state}
+
+
+def read_checkpoint(path: Path) -> io.BytesIO:
+    """The bytes of a checkpoint that is whole, for whoever reads it on: nothing comes between the look and the use."""
+    data = path.read_bytes()
+    from_bytes(data, str(path))
+    return io.BytesIO(data)
 
 
 def check_checkpoint(checkpoint: dict[str, Any], state_dict: dict[str, Tensor]) -> dict[str, Any]:
