@@ -214,6 +214,7 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
 
     def encoding_from_state_dict(self, state_dict: dict[str, Tensor]) -> SparseEncoding:
         check_saved(state_dict, self._saved_shapes, {"K": self.num_latents, "D": self.inducing_points.shape[-1]})
+        self._check_inducing_points(state_dict["inducing_points"])
         evidence = Evidence(state_dict["precision_mean"], state_dict["precision"])
         return self._encoding(state_dict["inducing_points"], state_dict["Luu_inv"], evidence)
 

@@ -128,7 +128,8 @@ class Posterior:
             raise
         except RuntimeError as error:  # as linear algebra with such numbers
             raise ValueError(
-                f"This is no posterior of the model: nothing can be computed from it ({error})."
+                f"This is no posterior of the model: nothing can be computed from it ({error}). Condition on the "
+                "data again."
             ) from error
 
 

@@ -27,7 +27,7 @@ def check_saved(
     and the model, with finite numbers and without negative precisions.
 
     :param state_dict: The tensors by name.
-    :param shapes: The last dimensions of each, by letters: a letter is the same number everywhere, and several stand for
+    :param shapes: The last dimensions of each, by letters: a letter is the same number everywhere, several stand for
         their product. What stands before them are tasks, or anything where the first is :data:`ANY`.
     :param sizes: The letters that the model knows; a dimension of size None is left out.
     :param optional: Names that may be missing.
@@ -36,7 +36,7 @@ def check_saved(
         >>> check_saved({"x": torch.ones(7, 2), "y": torch.ones(6)}, {"x": ("N", "D"), "y": ("N",)}, {"D": 2})
         Traceback (most recent call last):
         ...
-        ValueError: This is no posterior of the model: y has shape (6,), expected (*T, N) with N = 7.
+        ValueError: This is no posterior of the model: y has shape (6,), expected (*T, N) with N = 7. Pass what ...
     """
     if not isinstance(state_dict, Mapping):
         _refuse(f"expected a dictionary of tensors, got a {type(state_dict).__name__}")
@@ -96,4 +96,7 @@ def _size(letters: str, sizes: Mapping[str, int | None]) -> int | None:
 
 
 def _refuse(reason: str) -> None:
-    raise ValueError(f"This is no posterior of the model: {reason}.")
+    raise ValueError(
+        f"This is no posterior of the model: {reason}. Pass what Posterior.state_dict() of the same model returned, or "
+        "condition on the data again."
+    )
