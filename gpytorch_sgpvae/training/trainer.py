@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from ..utils.files import naming_full_disks
 from .checkpoints import AtomicCheckpointIO, BestCheckpoint, RunCheckpoint
 from .curves import TrainingCurves
 
@@ -99,13 +100,21 @@ class FinishStepOnInterrupt(Callback):
             self._before = self._trainer = None
 
 
+class RunLog(CSVLogger):
+    """Lightning's log as a file of comma-separated values, which says so in a sentence when its disk is full."""
+
+    def save(self) -> None:
+        with naming_full_disks(self.log_dir):
+            super().save()
+
+
 def _make_logger(folder: str | Path | None, log: str | None) -> Logger | bool:
     if log is None:
         return False
     if folder is None:
         raise ValueError(f"log={log!r} needs a folder to write to.")
     if log == "csv":
-        return CSVLogger(folder, name="csv")
+        return RunLog(folder, name="csv")
     if log == "tensorboard":
         return TensorBoardLogger(folder, name="tensorboard")
     raise ValueError(f'There is no logger {log!r}: choose "csv" or "tensorboard", or pass a Trainer argument logger=.')

@@ -50,7 +50,7 @@ def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
     :param path: The file.
     :param previous: Keep the old file under this name, in the same folder.
     """
-    with _naming_full_disks(path):
+    with naming_full_disks(path):
         target = _target(path)
         status = _status(target)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,12 @@ def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _naming_full_disks(path: Path) -> Iterator[None]:
+def naming_full_disks(path: str | Path) -> Iterator[None]:
+    """
+    Errors of a disk without room become a :class:`DiskFullError`, which is a sentence.
+
+    :param path: What is being written.
+    """
     try:
         yield
     except DiskFullError:

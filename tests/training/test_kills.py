@@ -48,6 +48,14 @@ def test_three_kills_of_real_processes_cost_nothing_but_time(tmp_path):
     assert not soak.differing(tmp_path / "reference", tmp_path / "killed")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a disk is filled up by a file system or a limit that POSIX has")
+def test_a_run_whose_disk_was_full_goes_on_as_if_it_had_not_been(tmp_path):
+    soak.finish(tmp_path / "reference", epochs=40, checkpoint_every=10)
+    _, step = soak.fill_disk_and_resume(tmp_path / "disk" / "run", epochs=40, checkpoint_every=1)
+    assert 0 < step < 320
+    assert not soak.differing(tmp_path / "reference", tmp_path / "disk" / "run")
+
+
 @pytest.mark.parametrize("batch", [1, 3, 4, 6])
 def test_sigterm_saves_before_it_ends_the_run(tmp_path, reference, batch):
     with pytest.raises(SystemExit):
