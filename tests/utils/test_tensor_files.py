@@ -149,6 +149,10 @@ class TestFiniteNumbers:
         with pytest.raises(DamagedFileError, match=f"it has 1 numbers in {name} that are not finite, such as {value}"):
             check_finite({**LIKE, name: damaged}, LIKE, "it")
 
+    def test_a_buffer_that_is_nan_in_the_model_too_passes(self):
+        unset = {"unset": torch.tensor([math.nan, 1.0])}
+        check_finite(unset, unset, "it")
+
     def test_an_infinite_bound_has_to_be_the_models_own(self):
         with pytest.raises(DamagedFileError, match="upper_bound"):
             check_finite({"upper_bound": torch.tensor(-math.inf)}, LIKE, "it")
