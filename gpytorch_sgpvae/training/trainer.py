@@ -26,8 +26,9 @@ def make_trainer(
 ) -> Trainer:
     """
     A :class:`lightning.pytorch.Trainer` for a run that can be left alone. In its folder it keeps `last.ckpt`, to go on
-    from with `trainer.fit(..., ckpt_path="last")`; `best.ckpt`, if a score is monitored; `curves.png`; and logs. Ctrl-C
-    ends the training after the present step, and leaves the model as it is then.
+    from with `trainer.fit(..., ckpt_path="last")`, and the checkpoint before it, `previous.ckpt`, in case of damage;
+    `best.ckpt`, if a score is monitored; `curves.png`; and logs. Ctrl-C ends the training after the present step, and
+    leaves the model as it is then.
 
     :param folder: Of the run; None for a run that leaves nothing behind.
     :param log: `"csv"` or `"tensorboard"`.

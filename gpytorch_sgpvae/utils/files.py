@@ -52,7 +52,7 @@ def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
     """
     with naming_full_disks(path):
         target = _target(path)
-        status = _status(target)
+        status = _status(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(target)
         part, file = _create(target, status)
@@ -105,17 +105,17 @@ def _target(path: Path) -> Path:
     return target
 
 
-def _status(target: Path) -> os.stat_result | None:
+def _status(path: Path) -> os.stat_result | None:
     """Of the old file, or None where there is none."""
     try:
-        status = target.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
     if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(f"{target} is a folder: choose the name of a file.")
+        raise IsADirectoryError(f"{path} is a folder: choose the name of a file.")
     if not stat.S_ISREG(status.st_mode):
         raise FileExistsError(
-            f"{target} is a device, a pipe or a socket, which would be replaced by a file: choose the name of a file."
+            f"{path} is a device, a pipe or a socket, which would be replaced by a file: choose the name of a file."
         )
     return status
 
@@ -131,7 +131,7 @@ def _create(target: Path, status: os.stat_result | None) -> tuple[Path, BinaryIO
     flags |= getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     # A new file has the permissions that new files have; only the system knows which.
     mode = 0o666 if status is None else 0o600
-    while True:
+    for _ in range(_TRIES):
         part = target.with_name(f"{_parts_of(target)}{secrets.token_hex(8)}.part")
         descriptor = os.open(part, flags, mode)
         try:
@@ -143,6 +143,7 @@ def _create(target: Path, status: os.stat_result | None) -> tuple[Path, BinaryIO
             part.unlink(missing_ok=True)
             raise
         os.close(descriptor)
+    raise OSError(f"{target} could not be written: others remove its temporary files. Choose another folder.")
 
 
 def _remove_leftovers(target: Path) -> None:

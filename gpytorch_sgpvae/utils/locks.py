@@ -13,12 +13,13 @@ from pathlib import Path
 LOCK_NAME = ".sgpvae.lock"
 # Between two looks at a lock that somebody else holds.
 SECONDS_BETWEEN_TRIES = 0.02
-_HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 # What file systems without locks answer.
-_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.EPERM, errno.EBADF)
 
 if sys.platform == "win32":
     import msvcrt
+
+    _HELD = (errno.EACCES, errno.EDEADLK)
 
     def _lock(descriptor: int) -> None:
         os.lseek(descriptor, 0, os.SEEK_SET)
@@ -30,6 +31,8 @@ if sys.platform == "win32":
 
 else:
     import fcntl
+
+    _HELD = (errno.EAGAIN, errno.EWOULDBLOCK)
 
     def _lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -202,6 +202,17 @@ class TestWhatIsInTheWay:
             write(tmp_path / ("link" if link else "pipe"))
         assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
+    @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="there is no /proc")
+    def test_the_pipe_that_a_command_writes_to_is_refused_too(self):
+        """As /dev/stdout is, which is a link to nothing that has a name."""
+        read, write_end = os.pipe()
+        try:
+            with pytest.raises(FileExistsError, match="is a device, a pipe or a socket"):
+                write(Path(f"/proc/self/fd/{write_end}"))
+        finally:
+            os.close(read)
+            os.close(write_end)
+
     @pytest.mark.skipif(not Path("/dev/null").is_char_device(), reason="there is no /dev/null")
     def test_a_device_is_refused_and_stays(self):
         with pytest.raises(FileExistsError, match="/dev/null is a device"):
@@ -234,6 +245,12 @@ class TestLeftovers:
             assert path.read_bytes() == b"inner"
         assert path.read_bytes() == b"outer"
         assert names(tmp_path) == ["x"]
+
+    @needs_posix
+    def test_a_folder_whose_temporary_files_vanish_is_an_error_and_no_endless_loop(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(files, "is_at", lambda descriptor, path: False)
+        with pytest.raises(OSError, match="others remove its temporary files"):
+            write(tmp_path / "x")
 
 
 class TestFullDisks:
