@@ -39,7 +39,7 @@ NOTEBOOKS ?=
 tutorials: .venv/tutorials.installed ## Run the notebooks at full length and keep their outputs: make tutorials NOTEBOOKS="02 08"
 	$(BIN)/python tutorials/run.py $(NOTEBOOKS)
 
-soak: .venv/test.installed .venv/train.installed ## Kill real training processes at random times, see that nothing is lost
+soak: .venv/test.installed .venv/train.installed ## Kill training, fill up its disk, let writers race, flip bits: nothing may be lost
 	$(BIN)/python tests/soak.py --kills 24
 
 bench: .venv-bench/bench.installed ## Measure speed and memory beside the real peers, write benchmarks/results

@@ -38,6 +38,7 @@ include_patterns = [
     "GLOSSARY.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "benchmarks/README.md",
     "benchmarks/results/**.md",
     "experiments/RESULTS.md",

@@ -167,7 +167,7 @@ def sources() -> list[Source]:
         Source(
             row["partition"],
             int(row["trial"]),
-            DataFile(f"eeg/{row['path']}", row["sha256"], f"{PLACE}/{row['path']}"),
+            DataFile(f"eeg/{row['path']}", row["sha256"], f"{PLACE}/{row['path']}", size=int(row["bytes"])),
         )
         for row in csv.DictReader(table.splitlines())
     ]

@@ -8,12 +8,17 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER_VARIABLE = "SGPVAE_DATA"
+# Each part begins with a letter, a digit or _, so that none is "..", hidden, or an option of a command.
+_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*")
+# Names that are devices on Windows, whatever follows the point.
+_DEVICE = re.compile(r"(?i:con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 GITHUB = "https://raw.githubusercontent.com"
 
 
@@ -25,12 +30,14 @@ class DataFile(NamedTuple):
     :param sha256: Of its contents; None where its publisher keeps changing them.
     :param url: Where to download it; None where nobody offers it.
     :param instead: What else a user can do about a file that nobody offers.
+    :param size: In bytes; None where its publisher keeps changing them.
     """
 
     path: str
     sha256: str | None = None
     url: str | None = None
     instead: str = f"name the folder that holds it in {FOLDER_VARIABLE}"
+    size: int | None = None
 
 
 def data_folder() -> Path | None:
@@ -57,10 +64,25 @@ def locate(file: DataFile) -> Path:
 
     :param file: Which one.
     """
+    check_name(file.path)
     folder = data_folder()
     if folder is None and file.url is not None:
         return _download(file, file.url)
     return _check((folder or cache_folder()) / file.path, file)
+
+
+def check_name(path: str) -> None:
+    """
+    Raise unless this is the name of a file below a folder, however it is read, on any system. Names that a publisher's
+    inventory has could be others.
+
+    :param path: Names of folders and of a file, with / between.
+    """
+    if not _NAME.fullmatch(path) or any(_DEVICE.fullmatch(part) for part in path.split("/")):
+        raise ValueError(
+            f"{path!r} is no name of a file below a folder: expected letters, digits, '-', '_' and '.', not at the "
+            "beginning, with '/' between folders. If it is from an inventory, delete that file and get it again."
+        )
 
 
 def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Any:
@@ -118,6 +140,10 @@ def _check(path: Path, file: DataFile) -> Path:
         remedy = f"Put there what {file.url} has, or unset {FOLDER_VARIABLE} to download it."
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}. {remedy}")
+    if file.size is not None and path.stat().st_size != file.size:
+        raise ValueError(
+            f"{path} is damaged, or another version: it has {path.stat().st_size} bytes, expected {file.size}. {remedy}"
+        )
     if file.sha256 is not None:
         found = hashlib.sha256(path.read_bytes()).hexdigest()
         if found != file.sha256:
@@ -135,7 +161,7 @@ def _download(file: DataFile, url: str) -> Path:
     # Not as a stream: of one that breaks off, pooch leaves the connection open.
     downloader = pooch.HTTPDownloader(stream=False)
     try:
-        return Path(fetcher.fetch(file.path, downloader=downloader))
+        path = Path(fetcher.fetch(file.path, downloader=downloader))
     except OSError as error:  # as all of the network's are
         raise ConnectionError(
             f"{url} could not be downloaded to {cache} ({error}). Try again when that is mended, {otherwise}"
@@ -145,3 +171,8 @@ def _download(file: DataFile, url: str) -> Path:
             f"What {url} sent has not the sha256 {file.sha256}: it was damaged on the way, or has changed there. "
             f"Try again, {otherwise}"
         ) from error
+    if file.size is not None and path.stat().st_size != file.size:
+        found = path.stat().st_size
+        path.unlink()
+        raise ValueError(f"What {url} sent has {found} bytes, expected {file.size}. Try again, {otherwise}")
+    return path

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import FOLDER_VARIABLE, DataFile, data_folder, locate, read_table, reading, require
+from .files import FOLDER_VARIABLE, DataFile, check_name, data_folder, locate, read_table, reading, require
 
 NCEI = "https://www.ncei.noaa.gov"
 STATIONS = f"{NCEI}/data/global-historical-climatology-network-daily/access"
@@ -93,6 +93,7 @@ def stations_in(inventory: Path, years: Iterable[int], elements: Sequence[str]) 
         if line.startswith(COUNTRY):
             with reading(inventory, "lines of station, latitude, longitude, element, first year, last year"):
                 name, _, _, element, first, last = line.split()
+                check_name(name)
                 if element in elements and any(int(first) <= year <= int(last) for year in years):
                     names.add(name)
     if not names:

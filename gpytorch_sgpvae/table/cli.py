@@ -19,7 +19,7 @@ import torch
 
 from .. import __version__
 from ..training import TrainingStoppedError
-from ..utils.files import replacing
+from ..utils.files import is_url, replacing
 from .errors import TableError, TableWarning, listed
 from .imputer import SGPVAEImputer
 
@@ -270,6 +270,8 @@ def _load(options: argparse.Namespace) -> SGPVAEImputer:
 
 
 def _read(source: str) -> pd.DataFrame:
+    if is_url(source):
+        raise TableError(f"{source} is an address, not a file: download it, and give the name of the file.")
     try:
         if _is_parquet(source):
             return pd.read_parquet(source)

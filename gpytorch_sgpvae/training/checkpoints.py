@@ -2,54 +2,79 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
 from .. import __version__
-from ..utils.files import replacing
+from ..utils.files import is_url
+from ..utils.tensor_files import DamagedFileError, check_finite, from_bytes, is_whole, read_tensors, write_tensors
 
 STAMP = "gpytorch_sgpvae"
 # To be raised when older versions of this package could no longer read what is written.
 FORMAT = 1
 
 
+LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+
+
 class AtomicCheckpointIO(TorchCheckpointIO):
     """
-    Writes a checkpoint whole: whenever a process is killed, the file is the old one or the new one. Reads with
-    `weights_only=True`, so that a checkpoint from a stranger cannot run code. A plugin for Lightning's Trainer.
+    Writes a checkpoint whole: whenever a process is killed, the file is the old one or the new one, and where there is
+    no room for the new one, it is the old one. A checkpoint has its sha256 at its end, which is checked when it is
+    read. It is read with `weights_only=True`, so that a checkpoint from a stranger cannot run code. The `last.ckpt` of
+    a run that is replaced is kept as `previous.ckpt`, and takes its place, with a warning, if the newer one is damaged.
+    A plugin for Lightning's Trainer.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        if "://" in str(path):  # a store that is no file system
+        if is_url(path):  # a store that is no file system
             super().save_checkpoint(checkpoint, path, storage_options)
             return
-        with replacing(Path(path)) as file:
-            torch.save(checkpoint, file)
+        path = Path(path)
+        previous = _previous(path)
+        # A damaged one must not take the place of the last good one.
+        write_tensors(path, checkpoint, previous if previous is not None and is_whole(path) else None)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        try:
+        if is_url(path):
             return super().load_checkpoint(path, map_location, weights_only=True)
-        except FileNotFoundError:
-            raise
-        except Exception as error:
-            raise ValueError(
-                f"{path} cannot be read as a checkpoint: it is damaged, or holds more than tensors, numbers and names, "
-                f"which could run code when loaded and is therefore refused. ({type(error).__name__})"
-            ) from error
+        path = Path(path)
+        previous = _previous(path)
+        try:
+            return read_tensors(path, map_location)
+        except (DamagedFileError, FileNotFoundError) as error:
+            if previous is None or not is_whole(previous):
+                raise
+            warnings.warn(
+                f"{_reason(path, error)} The checkpoint before it, {previous.name}, takes its place: the steps between "
+                "the two are taken again.",
+                stacklevel=2,
+            )
+            return read_tensors(previous, map_location)
+
+
+def _previous(path: Path) -> Path | None:
+    """Where the checkpoint that is replaced is kept, if it is one that a run goes on from."""
+    return path.with_name(PREVIOUS) if path.name == LAST else None
+
+
+def _reason(path: Path, error: Exception) -> str:
+    return f"{path} is missing." if isinstance(error, FileNotFoundError) else str(error)
 
 
 class RunCheckpoint(ModelCheckpoint):
     """
-    Keeps `last.ckpt` of a run, for `trainer.fit(..., ckpt_path="last")` to go on from as if the run had never stopped.
+    Keeps `last.ckpt` of a run, for `trainer.fit(..., ckpt_path="last")` to go on from as if the run had never stopped,
+    and the one before it as `previous.ckpt`, in case that it is damaged.
 
     It saves between a step and the next, where no validation is due, and at the ends of epochs: the places from which a
     run is taken up exactly. After SIGTERM (as a cluster sends it) and before an early end it saves at the next of them,
@@ -113,6 +138,11 @@ class RunCheckpoint(ModelCheckpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         pass
 
+    def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
+        # A kill can leave the older one alone, where the file system knows no links.
+        previous = self.path.with_name(PREVIOUS)
+        return super()._find_last_checkpoints(trainer) or ({str(previous)} if previous.exists() else set())
+
     def _is_due(self, trainer: Trainer) -> bool:
         steps = trainer.global_step - self._saved_step
         # A signal may reach one process before another, and all of them must save together.
@@ -172,6 +202,13 @@ def stamp_checkpoint(checkpoint: dict[str, Any], state: dict[str, Any]) -> None:
     checkpoint[STAMP] = {"format": FORMAT, "version": __version__, **state}
 
 
+def read_checkpoint(path: Path) -> io.BytesIO:
+    """The bytes of a checkpoint that is whole, for whoever reads it on: nothing comes between the look and the use."""
+    data = path.read_bytes()
+    from_bytes(data, str(path))
+    return io.BytesIO(data)
+
+
 def check_checkpoint(checkpoint: dict[str, Any], state_dict: dict[str, Tensor]) -> dict[str, Any]:
     """
     Refuse a checkpoint that is not of the model at hand.
@@ -203,4 +240,5 @@ def check_checkpoint(checkpoint: dict[str, Any], state_dict: dict[str, Tensor]) 
             "This checkpoint is of another architecture: build the model with the sizes and parts it was trained with, "
             f"or start in another folder.\n- {shown}{more}"
         )
+    check_finite(saved, state_dict, "This checkpoint")
     return stamp

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -76,5 +77,8 @@ class TrainingCurves(Callback):
     def _write(self, trainer: Trainer) -> None:
         if not trainer.is_global_zero or not self.history:
             return
-        with replacing(self.path) as file:
-            self.draw().savefig(file, format="png", dpi=120)
+        try:
+            with replacing(self.path) as file:
+                self.draw().savefig(file, format="png", dpi=120)
+        except OSError as error:  # a picture must not cost the run its last checkpoint, nor hide why it ended
+            warnings.warn(f"The training curves were not drawn: {error}", stacklevel=2)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import gpytorch
 import torch
@@ -20,14 +21,19 @@ from ..context import Context
 from ..likelihoods import DecoderLikelihood
 from ..mlls import TaskELBO
 from ..models.base import AmortizedModel, parts_of
+from ..utils.files import is_url
 from ..utils.seeds import TaskDraws, derive_seed, seeded
 from ..variational.posterior import amortized_strategy
 from .bad_steps import NUMERICAL_ERRORS, BadSteps, find_culprits
-from .checkpoints import check_checkpoint, stamp_checkpoint
+from .checkpoints import check_checkpoint, read_checkpoint, stamp_checkpoint
+from .fingerprint import check_fingerprint, fingerprint
 from .held_out import SCORES, predict_hidden, score_sums
 from .parameter_groups import parameter_groups
-from .task_dataset import TaskBatch
+from .task_dataset import TaskBatch, TaskDataset
 from .task_loader import TaskLoader
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class SGPVAEModule(LightningModule):
@@ -75,6 +81,7 @@ class SGPVAEModule(LightningModule):
     :param rescale: Mean and standard deviation of each output (`P`) if they were normalized: held-out scores are then
         in the original units.
     :param max_skipped_steps: So many skipped steps in a row end the training.
+    :param check_tasks: Whether a run refuses to go on with other tasks than it was begun with.
 
     Example:
         >>> import torch
@@ -107,6 +114,7 @@ class SGPVAEModule(LightningModule):
         validation_samples: int = 50,
         rescale: tuple[Tensor, Tensor] | None = None,
         max_skipped_steps: int = 10,
+        check_tasks: bool = True,
     ):
         super().__init__()
         parts_of(model, likelihood)  # refuses a model without a likelihood
@@ -124,6 +132,33 @@ class SGPVAEModule(LightningModule):
         self._num_tasks = num_tasks
         self._validation_sums: Tensor | None = None
         self._loader_state: dict[str, Any] | None = None
+        # Of the tasks that a run was begun with, and of those at hand.
+        self._saved_tasks: dict[str, Any] | None = None
+        self._tasks: dict[str, Any] | None = None
+
+    @classmethod
+    def load_from_checkpoint(
+        cls,
+        checkpoint_path: str | Path | IO,
+        map_location: Any = None,
+        hparams_file: str | Path | None = None,
+        strict: bool | None = None,
+        weights_only: bool | None = True,
+        **kwargs: Any,
+    ) -> Self:
+        """
+        A model from a checkpoint whose sha256 is right. As in
+        :meth:`lightning.pytorch.LightningModule.load_from_checkpoint`; without `weights_only=False` no code in it runs.
+
+        :param checkpoint_path: Such as `last.ckpt` or `best.ckpt` in a run's folder.
+        :param kwargs: Arguments of this class that are no part of the checkpoint: `model=`, and `likelihood=` if it has
+            one.
+        """
+        if isinstance(checkpoint_path, (str, Path)) and not is_url(checkpoint_path):
+            checkpoint_path = read_checkpoint(Path(checkpoint_path))
+        return super().load_from_checkpoint(
+            checkpoint_path, map_location, hparams_file, strict, weights_only=weights_only, **kwargs
+        )
 
     @property
     def skipped_steps(self) -> int:
@@ -184,6 +219,11 @@ class SGPVAEModule(LightningModule):
         self._num_tasks = self.hparams.num_tasks or (len(dataset) if hasattr(dataset, "__len__") else None)
         if self._num_tasks is None:
             raise ValueError(f"{name} has no dataset of known length: pass SGPVAEModule(num_tasks=...).")
+        self._tasks = None
+        if self._saved_tasks is not None and self.hparams.check_tasks and isinstance(dataset, TaskDataset):
+            self._tasks = fingerprint(dataset)
+            check_fingerprint(self._saved_tasks, self._tasks)
+        self._saved_tasks = None
         if self._loader_state is not None and isinstance(loader, TaskLoader):
             # Lightning would, but not where the number of steps was asked for before, as schedules do.
             loader.load_state_dict(self._loader_state)
@@ -245,7 +285,10 @@ class SGPVAEModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         loader = self.trainer.train_dataloader
         state = loader.state_dict() if isinstance(loader, TaskLoader) else None
-        stamp_checkpoint(checkpoint, {"bad_steps": self.bad_steps.state_dict(), "loader": state})
+        dataset = getattr(loader, "dataset", None)
+        if self._tasks is None and isinstance(dataset, TaskDataset):
+            self._tasks = fingerprint(dataset)
+        stamp_checkpoint(checkpoint, {"bad_steps": self.bad_steps.state_dict(), "loader": state, "tasks": self._tasks})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         stamp = check_checkpoint(checkpoint, self.state_dict())
@@ -253,6 +296,7 @@ class SGPVAEModule(LightningModule):
             # the run goes on; otherwise it is a model that is loaded
             self.bad_steps.load_state_dict(stamp["bad_steps"])
             self._loader_state = stamp["loader"]
+            self._saved_tasks = stamp.get("tasks")
 
     @property
     def _parts(self) -> tuple[ApproximateGP, Likelihood]:

@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from ..utils.files import naming_full_disks
 from .checkpoints import AtomicCheckpointIO, BestCheckpoint, RunCheckpoint
 from .curves import TrainingCurves
 
@@ -25,8 +26,9 @@ def make_trainer(
 ) -> Trainer:
     """
     A :class:`lightning.pytorch.Trainer` for a run that can be left alone. In its folder it keeps `last.ckpt`, to go on
-    from with `trainer.fit(..., ckpt_path="last")`; `best.ckpt`, if a score is monitored; `curves.png`; and logs. Ctrl-C
-    ends the training after the present step, and leaves the model as it is then.
+    from with `trainer.fit(..., ckpt_path="last")`, and the checkpoint before it, `previous.ckpt`, in case of damage;
+    `best.ckpt`, if a score is monitored; `curves.png`; and logs. Ctrl-C ends the training after the present step, and
+    leaves the model as it is then.
 
     :param folder: Of the run; None for a run that leaves nothing behind.
     :param log: `"csv"` or `"tensorboard"`.
@@ -99,13 +101,21 @@ class FinishStepOnInterrupt(Callback):
             self._before = self._trainer = None
 
 
+class RunLog(CSVLogger):
+    """Lightning's log as a file of comma-separated values, which says so in a sentence when its disk is full."""
+
+    def save(self) -> None:
+        with naming_full_disks(self.log_dir):
+            super().save()
+
+
 def _make_logger(folder: str | Path | None, log: str | None) -> Logger | bool:
     if log is None:
         return False
     if folder is None:
         raise ValueError(f"log={log!r} needs a folder to write to.")
     if log == "csv":
-        return CSVLogger(folder, name="csv")
+        return RunLog(folder, name="csv")
     if log == "tensorboard":
         return TensorBoardLogger(folder, name="tensorboard")
     raise ValueError(f'There is no logger {log!r}: choose "csv" or "tensorboard", or pass a Trainer argument logger=.')

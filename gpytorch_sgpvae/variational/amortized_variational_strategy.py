@@ -31,6 +31,7 @@ from .amortized_variational_distribution import AmortizedVariationalDistribution
 from .encoding import Encoding
 from .joint_prior import JointPrior
 from .posterior_covariance import PosteriorCovariance
+from .saved_posterior import ANY, check_saved
 
 
 class PriorAt(NamedTuple):
@@ -212,8 +213,20 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def encoding_from_state_dict(self, state_dict: dict[str, Tensor]) -> SparseEncoding:
+        check_saved(state_dict, self._saved_shapes, {"K": self.num_latents, "D": self.inducing_points.shape[-1]})
+        self._check_inducing_points(state_dict["inducing_points"])
         evidence = Evidence(state_dict["precision_mean"], state_dict["precision"])
         return self._encoding(state_dict["inducing_points"], state_dict["Luu_inv"], evidence)
+
+    @property
+    def _saved_shapes(self) -> dict[str, tuple[str, ...]]:
+        """See :func:`check_saved`."""
+        return {
+            "inducing_points": (ANY, "M", "D"),
+            "Luu_inv": ("K", "M", "M"),
+            "precision_mean": ("K", "M"),
+            "precision": ("K", "M", "M"),
+        }
 
     def prior_at(self, x: Tensor, encoding: SparseEncoding, **kwargs: Any) -> PriorAt:
         """The prior at new inputs, as seen from the inducing points of an encoding."""

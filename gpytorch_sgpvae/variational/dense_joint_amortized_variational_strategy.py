@@ -34,6 +34,7 @@ from .dense_amortized_variational_strategy import (
 from .encoding import Encoding
 from .joint_strategy import JointStrategy
 from .posterior_covariance import JointPosteriorCovariance, LazyMatrix, check_rows
+from .saved_posterior import ROWS, check_saved
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +243,7 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
     def encoding_from_state_dict(self, state_dict: dict[str, Tensor]) -> Encoding:
         if self.num_latents is None:
             return super().encoding_from_state_dict(state_dict)
+        check_saved(state_dict, ROWS, {"K": self.num_latents})
         sites = GaussianSites(state_dict["precision_mean"], state_dict["precision"], state_dict["loadings"])
         return self.encode_sites(state_dict["x"], sites, state_dict["x"])[0]
 

@@ -91,6 +91,12 @@ class JointAmortizedVariationalStrategy(JointStrategy, AmortizedVariationalStrat
             return super()._evidence_at(at_sites, sites)
         return joint_evidence_of_sites(at_sites.A, sites, at_sites.mean)
 
+    @property
+    def _saved_shapes(self) -> dict[str, tuple[str, ...]]:
+        if self.num_latents is None:
+            return super()._saved_shapes
+        return {**super()._saved_shapes, "precision_mean": ("KM",), "precision": ("KM", "KM")}
+
     def _encoding(self, Z: Tensor, Luu_inv: Tensor, evidence: Evidence) -> SparseEncoding:
         if self.num_latents is None:
             return super()._encoding(Z, Luu_inv, evidence)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from .amortized_variational_distribution import AmortizedVariationalDistribution
 from .joint_prior import JointPrior
 from .joint_strategy import JointStrategy
 from .markov_encoding import MarkovEncoding, Strand
+from .saved_posterior import ROWS, check_saved
 from .state_space_prior import StateSpacePrior, state_space_prior
 
 
@@ -150,6 +152,9 @@ class MarkovAmortizedVariationalStrategy(JointStrategy):
         return encoding, self._prior_of(prior, 1) if new_inputs else at_context._replace(is_context=True)
 
     def encoding_from_state_dict(self, state_dict: dict[str, Tensor]) -> MarkovEncoding:
+        # without loadings a pseudo-observation is one of each latent function
+        rows = {} if isinstance(state_dict, Mapping) and "loadings" in state_dict else {"J": self.num_latents}
+        check_saved(state_dict, ROWS, {"K": self.num_latents, "D": 1, **rows}, optional=["loadings"])
         x = state_dict["x"]
         sites = GaussianSites(state_dict["precision_mean"], state_dict["precision"], state_dict.get("loadings"))
         return self.encode_sites(x, sites, x)[0]

@@ -115,10 +115,22 @@ class Posterior:
     @classmethod
     def from_state_dict(cls, model: torch.nn.Module, state_dict: dict[str, Tensor]) -> Posterior:
         """
+        A posterior from its tensors, wherever they have been in between: they are looked at first, and what is no
+        posterior of this model is an error that says why.
+
         :param model: The model that the posterior belongs to, with the parameters it had then.
         :param state_dict: What :meth:`state_dict` returned.
         """
-        return cls(model, amortized_strategy(model).encoding_from_state_dict(state_dict))
+        strategy = amortized_strategy(model)
+        try:
+            return cls(model, strategy.encoding_from_state_dict(state_dict))
+        except NotImplementedError:  # of a strategy whose posteriors cannot be saved
+            raise
+        except RuntimeError as error:  # as linear algebra with such numbers
+            raise ValueError(
+                f"This is no posterior of the model: nothing can be computed from it ({error}). Condition on the "
+                "data again."
+            ) from error
 
 
 def condition(

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gpytorch_sgpvae.datasets import files
-from gpytorch_sgpvae.datasets.files import DataFile, locate, read_table
+from gpytorch_sgpvae.datasets.files import DataFile, check_name, locate, read_table
 
 PATH = "sea/waves.csv"
 CONTENT = "time,height\n0,1.5\n1,2.5\n"
@@ -43,6 +43,11 @@ class TestDataFolder:
         with pytest.raises(ValueError, match=r"waves\.csv is damaged, or another version: its sha256") as error:
             locate(file)
         assert all(text in str(error.value) for text in (str(path), file.sha256, file.url))
+
+    def test_a_file_of_another_size_is_named_with_both_sizes(self, folder, server):
+        put(folder)
+        with pytest.raises(ValueError, match=r"waves\.csv is damaged, or another version: it has 24 bytes, expected 7"):
+            locate(server.offer(PATH, CONTENT)._replace(size=7))
 
     def test_it_has_to_be_a_folder(self, folder, monkeypatch):
         monkeypatch.setenv("SGPVAE_DATA", str(folder / "elsewhere"))
@@ -107,6 +112,47 @@ class TestDownload:
             locate(DataFile(PATH))
         path = put(cache)
         assert locate(DataFile(PATH)) == path
+
+    def test_what_has_another_size_is_refused_and_not_kept(self, cache, server):
+        file = server.offer(PATH, CONTENT)._replace(sha256=None, size=len(CONTENT) + 1)
+        with pytest.raises(ValueError, match=r"has 24 bytes, expected 25\. Try again, or put the file .*SGPVAE_DATA"):
+            locate(file)
+        assert left_in(cache) == []
+        assert locate(file._replace(size=len(CONTENT))) == cache / PATH
+
+
+class TestNames:
+    """An inventory that somebody has tampered with must not lead out of the cache, or to what is no file."""
+
+    ELSEWHERE = (
+        "../a.csv",
+        "b/../../a.csv",
+        "/etc/passwd",
+        "C:/a.csv",
+        "..\\a.csv",
+        "b\\a.csv",
+        "~/a",
+        "b//a.csv",
+        "b/",
+        "",
+    )
+    NO_FILES = (".", "b/.ssh", "b/-rf", "b/a.csv\0", "b/a\n.csv", "b/nul", "CON.csv", "b/a a.csv", "b/a.csv?x=1")
+
+    @pytest.mark.parametrize("path", ELSEWHERE + NO_FILES)
+    def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_asked_for(self, cache, server, path):
+        with pytest.raises(ValueError, match="is no name of a file below a folder: expected letters"):
+            locate(server.offer(PATH, CONTENT)._replace(path=path))
+        assert server.requests == []
+        assert not cache.exists()
+
+    def test_nor_is_it_read_from_the_data_folder(self, folder):
+        (folder.parent / "secret.csv").write_text(CONTENT)
+        with pytest.raises(ValueError, match="no name of a file"):
+            locate(DataFile("../secret.csv"))
+
+    @pytest.mark.parametrize("path", ["SMNI_CMI_TEST/Test/Data241.csv", "ghcn/JAW00041416.csv", "a-b_c.tar.gz"])
+    def test_names_of_files_are_fine(self, path):
+        check_name(path)
 
 
 class TestTables:

@@ -186,6 +186,9 @@ class TestGHCN:
         assert [file.path for file in stations_in(path, [1980], ELEMENTS)] == ["ghcn/JA000047401.csv"]
         with pytest.raises(ValueError, match=r"knows no Japanese station .* in 1900: ask for other years"):
             stations_in(path, [1900], ELEMENTS)
+        path.write_text(INVENTORY.replace("JA000047404", "JA/../../key"))
+        with pytest.raises(ValueError, match=r"inventory\.txt cannot be read \('JA/../../key' is no name of a file"):
+            stations_in(path, [1980], ELEMENTS)
         path.write_text("JA000047401 and then nothing")
         with pytest.raises(ValueError, match=r"inventory\.txt cannot be read .*first year, last year"):
             stations_in(path, [1980], ELEMENTS)

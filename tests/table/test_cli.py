@@ -104,6 +104,14 @@ def test_a_seed_gives_the_same_model(files, tmp_path, capsys):
     assert one == two  # it is called after what is in it
 
 
+@pytest.mark.parametrize("name", ["http://127.0.0.1:1/a.csv", "s3://bucket/a.parquet", "file:///etc/passwd"])
+def test_an_address_is_refused_before_anything_is_asked_for(name, files, tmp_path, capsys):
+    assert run("impute", files / "model", name, "-o", tmp_path / "filled.csv") == 1
+    assert capsys.readouterr().err == (
+        f"sgpvae: {name} is an address, not a file: download it, and give the name of the file.\n"
+    )
+
+
 def test_bad_data_is_told_in_a_line_and_writes_nothing(files, tmp_path, capsys):
     table = pd.read_csv(files / "table.csv").astype({"temp": object})
     table.loc[10, "temp"] = "warm"

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
-import pickle
+import random
 
 import pytest
 import torch
@@ -17,14 +18,22 @@ from training_runs import (
 
 from gpytorch_sgpvae import SGPVAE
 from gpytorch_sgpvae.training import AtomicCheckpointIO, RunCheckpoint, SGPVAEModule
+from gpytorch_sgpvae.utils.files import DiskFullError
+from gpytorch_sgpvae.utils.tensor_files import DamagedFileError, read_tensors, write_tensors
 
 
 @pytest.fixture
 def run(tmp_path):
-    """A finished run and its folder."""
+    """A finished run and its folder, with one checkpoint."""
     module = make_module()
-    make_quiet_trainer(tmp_path, max_epochs=2, checkpoint_every=1).fit(module, make_loader())
+    make_quiet_trainer(tmp_path, max_epochs=2).fit(module, make_loader())
     return module, tmp_path
+
+
+def flip(path, bit):
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
 
 
 class TestContent:
@@ -90,14 +99,14 @@ class TestRefusals:
         _, folder = run
         checkpoint = torch.load(folder / "last.ckpt", weights_only=True)
         checkpoint["gpytorch_sgpvae"].update(format=99, version="9.0")
-        torch.save(checkpoint, folder / "last.ckpt")
+        write_tensors(folder / "last.ckpt", checkpoint)
         self.refuse(folder, make_module(), "format 99, of gpytorch_sgpvae 9.0; version .* reads up to 1: upgrade")
 
     def test_a_checkpoint_of_something_else_is_refused(self, run):
         _, folder = run
         checkpoint = torch.load(folder / "last.ckpt", weights_only=True)
         del checkpoint["gpytorch_sgpvae"]
-        torch.save(checkpoint, folder / "last.ckpt")
+        write_tensors(folder / "last.ckpt", checkpoint)
         self.refuse(folder, make_module(), "not written by an SGPVAEModule")
 
     @pytest.mark.parametrize("damage", ["truncated", "empty", "text"])
@@ -106,7 +115,7 @@ class TestRefusals:
         path = folder / "last.ckpt"
         whole = path.read_bytes()
         path.write_bytes({"truncated": whole[: len(whole) // 2], "empty": b"", "text": b"hello"}[damage])
-        self.refuse(folder, make_module(), r"last.ckpt cannot be read as a checkpoint: it is damaged")
+        self.refuse(folder, make_module(), "last.ckpt cannot be read: it has no checksum at its end")
 
     def test_code_in_a_checkpoint_is_not_run(self, run):
         _, folder = run
@@ -116,13 +125,120 @@ class TestRefusals:
                 return os.mkdir, (str(folder / "attacked"),)
 
         checkpoint = torch.load(folder / "last.ckpt", weights_only=True)
-        torch.save({**checkpoint, "extra": Attack()}, folder / "last.ckpt")
+        write_tensors(folder / "last.ckpt", {**checkpoint, "extra": Attack()})
         self.refuse(folder, make_module(), "could run code when loaded and is therefore refused")
         assert not (folder / "attacked").exists()
 
     def test_a_missing_file_is_called_missing(self, tmp_path):
         with pytest.raises(FileNotFoundError):
             AtomicCheckpointIO().load_checkpoint(tmp_path / "none.ckpt")
+
+    def test_sixty_flipped_bits_are_all_seen(self, run):
+        _, folder = run
+        path = folder / "last.ckpt"
+        generator = random.Random(0)
+        for _ in range(60):
+            bit = generator.randrange(8 * path.stat().st_size)
+            flip(path, bit)
+            with pytest.raises(DamagedFileError):
+                AtomicCheckpointIO().load_checkpoint(path)
+            flip(path, bit)
+        AtomicCheckpointIO().load_checkpoint(path)
+
+    @pytest.mark.parametrize("value", [torch.nan, torch.inf])
+    def test_weights_that_are_not_finite_are_refused(self, run, value):
+        _, folder = run
+        checkpoint = read_tensors(folder / "last.ckpt")
+        checkpoint["state_dict"]["model.likelihood.decoder.0.weight"][0, 1] = value
+        write_tensors(folder / "last.ckpt", checkpoint)
+        self.refuse(folder, make_module(), f"1 numbers in model.likelihood.decoder.0.weight .* not finite.* {value}")
+
+    def test_a_damaged_one_gives_no_model(self, run):
+        _, folder = run
+        flip(folder / "last.ckpt", 5000)
+        with pytest.raises(DamagedFileError, match=r"last.ckpt is damaged: its sha256 is"):
+            SGPVAEModule.load_from_checkpoint(folder / "last.ckpt", model=make_sgpvae())
+
+    def test_a_model_from_a_checkpoint_runs_no_code_unless_asked_to(self, run):
+        _, folder = run
+
+        class Attack:
+            def __reduce__(self):
+                return os.mkdir, (str(folder / "attacked"),)
+
+        write_tensors(folder / "last.ckpt", {**read_tensors(folder / "last.ckpt"), "extra": Attack()})
+        with pytest.raises(DamagedFileError, match="could run code"):
+            SGPVAEModule.load_from_checkpoint(folder / "last.ckpt", model=make_sgpvae())
+        assert not (folder / "attacked").exists()
+
+
+class TestTwoCheckpoints:
+    def make_run(self, folder, max_epochs=3, **kwargs):
+        module = make_module()
+        trainer = make_quiet_trainer(folder, max_epochs=max_epochs, checkpoint_every=1, **kwargs)
+        trainer.fit(module, make_loader(), ckpt_path="last")
+        return module
+
+    def steps(self, folder):
+        return [read_tensors(folder / name)["global_step"] for name in ("last.ckpt", "previous.ckpt")]
+
+    def test_the_last_and_the_one_before_are_kept(self, tmp_path):
+        self.make_run(tmp_path)
+        assert self.steps(tmp_path) == [12, 11]
+        assert {path.name for path in tmp_path.iterdir()} == {"last.ckpt", "previous.ckpt", "curves.png"}
+
+    def test_a_run_whose_last_checkpoint_is_damaged_ends_as_if_it_were_not(self, tmp_path):
+        reference = self.make_run(tmp_path / "reference")
+        self.make_run(tmp_path / "run", max_epochs=2)
+        flip(tmp_path / "run" / "last.ckpt", 5000)
+        with pytest.warns(UserWarning, match=r"damaged: .* The checkpoint before it, previous.ckpt, takes"):
+            module = self.make_run(tmp_path / "run")
+        assert_same_parameters(module, reference)
+
+    @pytest.mark.filterwarnings("ignore:.*takes its place")
+    def test_a_damaged_one_does_not_take_the_place_of_the_good_one_before(self, tmp_path):
+        self.make_run(tmp_path, max_epochs=2)
+        flip(tmp_path / "last.ckpt", 5000)
+        AtomicCheckpointIO().save_checkpoint({"global_step": 99}, tmp_path / "last.ckpt")
+        assert self.steps(tmp_path) == [99, 7]
+
+    def test_two_damaged_ones_are_an_error(self, tmp_path):
+        self.make_run(tmp_path, max_epochs=2)
+        for name in ("last.ckpt", "previous.ckpt"):
+            flip(tmp_path / name, 5000)
+        with pytest.raises(DamagedFileError, match=r"last.ckpt is damaged"):
+            self.make_run(tmp_path)
+
+    def test_the_older_one_alone_is_gone_on_from(self, tmp_path):
+        """As a kill between the two moves leaves it where the file system knows no links."""
+        reference = self.make_run(tmp_path / "reference")
+        self.make_run(tmp_path / "run", max_epochs=2)
+        (tmp_path / "run" / "last.ckpt").unlink()
+        assert_same_parameters(self.make_run(tmp_path / "run"), reference)
+        (tmp_path / "run" / "last.ckpt").unlink()
+        with pytest.warns(UserWarning, match=r"last.ckpt is missing. The checkpoint before it"):
+            AtomicCheckpointIO().load_checkpoint(tmp_path / "run" / "last.ckpt")
+
+    def test_a_full_disk_ends_with_a_sentence_and_with_room_the_run_goes_on(self, tmp_path, monkeypatch):
+        reference = self.make_run(tmp_path / "reference")
+        folder, sync, syncs = tmp_path / "run", os.fsync, []
+
+        def fill_up(descriptor):
+            syncs.append(descriptor)
+            if len(syncs) > 10:  # two for each of the first five
+                raise OSError(errno.ENOSPC, "No space left on device")
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fill_up)
+        with (
+            pytest.warns(UserWarning, match=r"The training curves were not drawn: .*curves.png could not be written"),
+            pytest.raises(DiskFullError, match=r"last.ckpt could not be written: there is no room .*: make room"),
+        ):
+            self.make_run(folder)
+        assert self.steps(folder) == [5, 4]
+        assert {path.name for path in folder.iterdir()} == {"last.ckpt", "previous.ckpt"}
+        monkeypatch.undo()
+        assert_same_parameters(self.make_run(folder), reference)
 
 
 class TestWriting:
@@ -134,21 +250,14 @@ class TestWriting:
         def killed(*args, **kwargs):
             raise KeyboardInterrupt
 
-        def half(checkpoint, file):
-            file.write(pickle.dumps(checkpoint)[:5])
-            raise KeyboardInterrupt
-
-        if where == "save":
-            monkeypatch.setattr(torch, "save", half)
-        else:
-            monkeypatch.setattr(os, where, killed)
+        monkeypatch.setattr(torch if where == "save" else os, where, killed)
         with pytest.raises(KeyboardInterrupt):
             io.save_checkpoint({"step": 2}, path)
         monkeypatch.undo()
         assert io.load_checkpoint(path) == {"step": 1}
         io.save_checkpoint({"step": 3}, path)
         assert io.load_checkpoint(path) == {"step": 3}
-        assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["last.ckpt", "previous.ckpt"]
 
     def test_an_existing_folder_is_written_into_and_a_missing_one_made(self, tmp_path):
         AtomicCheckpointIO().save_checkpoint({}, tmp_path / "a" / "b" / "last.ckpt")

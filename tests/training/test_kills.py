@@ -40,12 +40,26 @@ def reference(tmp_path_factory):
     return fit(tmp_path_factory.mktemp("reference"))[0]
 
 
-def test_three_kills_of_real_processes_cost_nothing_but_time(tmp_path):
-    soak.finish(tmp_path / "reference", epochs=20, checkpoint_every=10)
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory):
+    """A run of a real process, 160 steps, that nobody has touched."""
+    folder = tmp_path_factory.mktemp("untouched")
+    soak.finish(folder, epochs=20, checkpoint_every=10)
+    return folder
+
+
+def test_three_kills_of_real_processes_cost_nothing_but_time(tmp_path, untouched):
     kills = soak.kill_and_resume(tmp_path / "killed", 3, epochs=20, checkpoint_every=2, seconds=0.2, seed=0)
     assert len(kills) == 3
     assert {name for name, _ in kills} == {"SIGKILL", "SIGTERM"}
-    assert not soak.differing(tmp_path / "reference", tmp_path / "killed")
+    assert not soak.differing(untouched, tmp_path / "killed")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a disk is filled up by a file system or a limit that POSIX has")
+def test_a_run_whose_disk_was_full_goes_on_as_if_it_had_not_been(tmp_path, untouched):
+    _, step = soak.fill_disk_and_resume(tmp_path / "disk" / "run", epochs=20, checkpoint_every=1)
+    assert 0 < step < 160
+    assert not soak.differing(untouched, tmp_path / "disk" / "run")
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 6])

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import csv
+import errno
 from types import SimpleNamespace
 
 import pytest
 from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.loggers import CSVLogger
 from training_runs import make_loader, make_module, make_quiet_trainer, make_tasks
 
 from gpytorch_sgpvae.training import TrainingCurves
 from gpytorch_sgpvae.training.curves import MOST_POINTS
+from gpytorch_sgpvae.utils.files import DiskFullError
 
 
 def fit(trainer, **kwargs):
@@ -36,6 +39,15 @@ class TestLogging:
     def test_tensorboard(self, tmp_path):
         fit(make_quiet_trainer(tmp_path, log="tensorboard", max_epochs=1))
         assert list((tmp_path / "tensorboard" / "version_0").glob("events.out.tfevents.*"))
+
+    def test_a_full_disk_is_told_in_a_sentence(self, tmp_path, monkeypatch):
+        def full(logger):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        trainer = make_quiet_trainer(tmp_path, log="csv", max_epochs=1)
+        monkeypatch.setattr(CSVLogger, "save", full)
+        with pytest.raises(DiskFullError, match=r"csv.* could not be written: there is no room for it .*: make room"):
+            trainer.logger.save()
 
     def test_an_unknown_one_is_an_error(self, tmp_path):
         with pytest.raises(ValueError, match='no logger \'wandb\': choose "csv" or "tensorboard"'):
