@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from experiments.runs import ResultFile, Run, by_row
 from gpytorch_sgpvae import Prediction, metrics
 
-from ..beijing import DAY, NUM_OUTAGES, NUM_RUNS
+from ..beijing import DAY, NUM_OUTAGES, NUM_RUNS, POLLUTANTS
 from ..imputers import AVAILABLE, IMPUTERS, OURS, WIDE, Imputed
+from ..kriging import NUM_NEIGHBOURS
 from ..study import COLOURS, Options, Report, duration, number, table
 from ..tables import BLOCK, TABLES, Problem
 
@@ -116,9 +117,9 @@ def report(outcomes: dict[Run, dict[str, Any]]) -> Report:
     return Report(
         title="Filling the holes of tables",
         text=f"""Hidden entries of tables, and what imputers say of them: means over as many seeds as the last column
-says. *RMSE / sd* is the mean over outputs of the RMSE in units of the output's standard deviation, *root mean square* the
-root of the mean of its square, which weighs hard outputs more; *CRPS* is a mean in these units too. Outputs of which
-nothing is hidden do not count. The RMSE of single outputs is in their own units. The CRPS of a method without a
+says. *RMSE / sd* is the mean over outputs of the RMSE in units of the output's standard deviation, *root mean square*
+the root of the mean of its square, which weighs hard outputs more; *CRPS* is a mean in these units too. Outputs of
+which nothing is hidden do not count. The RMSE of single outputs is in their own units. The CRPS of a method without a
 distribution is its mean absolute error. Coverage is the share of hidden values inside
 the central 95 % interval. {"" if has_all else HOW_TO_GET_IT}""",
         tables=tables,
@@ -136,7 +137,19 @@ NOTES = f"""- *AMeDAS* is the table of 155 observatories, 20 weeks of days and f
   places, the factor of the KL divergence) were chosen by entries hidden from the AMeDAS table, others than these but of
   the same weeks, so that its figures there are a little optimistic. Nothing of the others was chosen by this table.
 - *Time* is that of one run, learning and filling, on a machine that had other things to do as well.
+- *Beijing station* is Aotizhongxin's air and weather for four years, 35,064 hours, ten outputs, and no input but the
+  date; *twelve stations* are those of Beijing in December 2014 and January 2015, a row for each station and hour, with
+  latitude, longitude and date as inputs. Neither has a task. {len(POLLUTANTS)} of the outputs are pollutants.
 - *Linear interpolation* runs along the whole series of a station, past the ends of weeks.
+- *Boosting* is `gpytorch_sgpvae.table.boosting.fill_by_boosting`: trees for each output, which are told the values
+  before and after, a day before and a day after, the other outputs of the row, other places at the same time, and the
+  calendar. Its settings were chosen on other seeds of these tables and on generated ones.
+- *Wide ridge* is scikit-learn's IterativeImputer with ridge regression where each output of each place is a column and
+  each time a row. Its penalty was chosen on another seed of the twelve stations; BayesianRidge was worse there. It
+  makes no sense where there is one place only, or none that comes again.
+- *Kriging* gives each output a Gaussian process of its own over place and time, with an exponential covariance and a
+  nugget, learnt from blocks of close entries; a hole is predicted from the {NUM_NEIGHBOURS} known entries closest to
+  it, recordings one by one.
 - *IterativeImputer* and *KNNImputer* (scikit-learn's, the latter weighted by distance) see a row for each station and
   day with standardized inputs, date and outputs. The former draws from its posterior.
 - *PyPOTS* takes windows on a regular grid: 28 days of a station (a whole recording) are a sample, with the outputs and
