@@ -72,9 +72,8 @@ class _Field:
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """Of the process without its nugget (`... x N x M`)."""
         lengthscales = self.log_lengthscales.exp()
-        differences = (x1 / lengthscales).unsqueeze(-2) - (x2 / lengthscales).unsqueeze(-3)
-        # the small number keeps the gradient of the root finite
-        return self.log_variances[0].exp() * (-(differences.square().sum(-1) + 1e-12).sqrt()).exp()
+        distances = torch.cdist(x1 / lengthscales, x2 / lengthscales, compute_mode="donot_use_mm_for_euclid_dist")
+        return self.log_variances[0].exp() * (-distances).exp()
 
     def factor(self, x: Tensor) -> Tensor:
         """Cholesky factor of the covariance of values (`... x N x N`)."""
