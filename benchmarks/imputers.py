@@ -75,7 +75,9 @@ def wide_ridge(problem: Problem, seed: int, quick: bool) -> Imputed:
     Ridge regression where each output of each place is a column, and each time a row: all places at a time tell of each
     other. The penalty is fixed: with BayesianRidge, columns that are nearly the same get huge coefficients.
     """
-    wide = problem.test.pivot(index=problem.time, columns=problem.places, values=problem.outputs)
+    wide = problem.test.pivot(index=problem.time, columns=problem.places, values=problem.outputs).dropna(
+        axis=1, how="all"
+    )
     options = {"max_iter": 2 if quick else 10, "random_state": seed, "keep_empty_features": True}
     imputer, scaler = IterativeImputer(Ridge(RIDGE_PENALTY), **options), StandardScaler()
     with warnings.catch_warnings():
