@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from .imputers import IMPUTERS
 from .shapes import SHAPES
 from .studies import STUDIES
 from .study import Options
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         gpu_tflops=parsed.gpu_tflops,
         folder=folder,
         seeds=parsed.seeds,
+        again=parsed.again,
     )
     for name in parsed.studies or [name for name in STUDIES if parsed.quick or name not in LONG]:
         print(STUDIES[name](options).write(name, folder, options), flush=True)
@@ -72,6 +74,13 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=int,
         default=5,
         help="of the study `tables`; 0 only makes a table of what has been run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--again",
+        nargs="+",
+        choices=IMPUTERS,
+        default=[],
+        help="imputers of the study `tables` whose results are deleted first, of all seeds, to be measured anew",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs: no results")
     parser.add_argument(

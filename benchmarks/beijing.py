@@ -12,7 +12,7 @@ from gpytorch_sgpvae.datasets.files import DataFile, locate, read_table
 FILE = DataFile(
     "tsibench/beijing_air.csv.gz",
     sha256="61cba25144ef3dcaee9b0bcc330827d65f636d7752604cffc85692423b4c9453",
-    instead="put it together from the files of UCI's data set 501: a column `date`, and one for each station and output",
+    instead="put it together from UCI's data set 501: a column `date`, and one for each station and output",
 )
 POLLUTANTS = ["PM2.5", "PM10", "SO2", "NO2", "CO", "O3"]
 # RAIN, which is 0 in 96 hours of 100, is left out.

@@ -39,6 +39,7 @@ class Options:
     :param gpu_tflops: The product rate of a GPU that predictions assume, in float64.
     :param folder: Of the results, for studies that keep single runs there too.
     :param seeds: How many runs a study of accuracy has that differ in their seeds alone.
+    :param again: Imputers whose runs are forgotten and run anew.
     """
 
     shapes: dict[str, Shape]
@@ -48,6 +49,7 @@ class Options:
     gpu_tflops: float
     folder: Path
     seeds: int
+    again: Sequence[str] = ()
 
     @property
     def weather(self) -> Shape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,18 @@ class ResultFile:
                 continue
             outcomes[Run(**content["run"])] = content
         return outcomes
+
+    def drop(self, unwanted: Callable[[Run], bool]) -> None:
+        """
+        Forget runs. The file is written anew, or stays as it is.
+
+        :param unwanted: Which ones.
+        """
+        kept_lines = [json.dumps(content) for run, content in self.read().items() if not unwanted(run)]
+        if self.path.exists():
+            temporary = self.path.with_suffix(".part")
+            temporary.write_text("".join(f"{line}\n" for line in kept_lines))
+            os.replace(temporary, self.path)
 
     def append(self, run: Run, outcome: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,6 @@ from benchmarks import __main__ as command_line
 from benchmarks.authors import AVAILABLE, HOW_TO_GET_IT, authors
 from benchmarks.contestants import make_model, ours, svgp
 from benchmarks.imputers import AVAILABLE as IMPUTERS_HERE
-from benchmarks.imputers import IMPUTERS
 from benchmarks.measure import Spread, interleave, peak_memory
 from benchmarks.series import CONTESTANTS, available, make_context, make_kernel, make_series, recursion
 from benchmarks.shapes import SHAPES, make_data
@@ -25,7 +24,6 @@ from benchmarks.studies import STUDIES, joint, markov, tables
 from benchmarks.studies.coefficients import fit
 from benchmarks.studies.growth import slope
 from benchmarks.study import Goal
-from benchmarks.tables import TABLES, hidden_entries
 from benchmarks.turns import take_turns
 from benchmarks.windows import GENERATED, Gaussians, Imputed, Windows, interpolate, make_problem, score
 from experiments.runs import Run as ExperimentRun
@@ -73,33 +71,6 @@ def test_runs_of_imputers_are_not_run_again(results, monkeypatch, tmp_path):
     command_line.main(["tables", "--quick", "--output", str(tmp_path)])
     assert (tmp_path / "tables.jsonl").read_text() == (results / "tables.jsonl").read_text()
     assert len((tmp_path / "tables.jsonl").read_text().splitlines()) == len(IMPUTERS_HERE)
-
-
-def test_the_table_of_imputers_has_the_means_over_seeds_and_marks_the_best():
-    def outcome(error):
-        return {"seconds": 2.0, "rmse": {"all": error, "wind": 7.0}, "crps": {"all": 0.1, "wind": 0.1}}
-
-    first, *others = IMPUTERS
-    cells = {first: [outcome(0.2), outcome(0.4)]} | {name: [outcome(0.5)] for name in others}
-    text = tables.problem_table(cells)
-    assert f"| {first} | **0.300** | 0.100 | - | 7 | 2 s | 2 |" in text
-    assert f"| {others[-1]} | 0.500 | 0.100 | - | 7 | 2 s | 1 |" in text
-    del cells[others[-1]]
-    unfinished = tables.problem_table(cells)
-    assert "**" not in unfinished
-    assert f"| {others[-1]} | not run yet |" in unfinished
-
-
-@pytest.mark.parametrize("hide", ["10 %", "50 %", "blocks"])
-def test_hidden_entries_of_a_table_are_what_its_truth_has(hide):
-    problem = TABLES["generated"](hide, 0)
-    seen = problem.test[problem.outputs].to_numpy()
-    hidden = np.isfinite(problem.truth)
-    assert hidden.any()
-    assert np.isnan(seen[hidden]).all()
-    if hide == "blocks":
-        blocks = hidden_entries(300, 2, hide, 0).reshape(-1, 3, 2)
-        assert (blocks.all((1, 2)) == blocks.any((1, 2))).all()
 
 
 @pytest.mark.slow

@@ -119,6 +119,16 @@ def test_a_run_in_a_process_of_its_own_is_the_run(tmp_path):
     assert outcome["scores"] == pytest.approx(execute_one(run, smoke=True)["scores"], abs=1e-8)
 
 
+def test_runs_that_are_dropped_are_forgotten_and_others_stay(tmp_path):
+    results = ResultFile("ball", tmp_path)
+    results.drop(lambda run: True)  # nothing is there
+    for model in ("lds", "igp"):
+        results.append(Run("ball", model), {"elbo": None})
+    results.drop(lambda run: run.model == "lds")
+    assert list(results.read()) == [Run("ball", "igp")]
+    assert [path.name for path in tmp_path.iterdir()] == ["ball.jsonl"]
+
+
 def test_a_line_that_was_cut_short_is_passed_over_and_run_again(tmp_path, shortened):
     command = ["ball", "--results", str(tmp_path), "--seeds", "2"]
     main(command)

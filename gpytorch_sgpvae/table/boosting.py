@@ -99,7 +99,8 @@ def _regress(
     unknown = table.features(output, holes, table.lacking(output, np.full(len(holes), -1)))
     if not (np.isfinite(scale) and scale > 0):
         return unknown[:, 0]
-    trees = HistGradientBoostingRegressor(max_iter=MAX_ITERATIONS, random_state=int(random.integers(2**31)))
+    options = {"max_iter": MAX_ITERATIONS, "early_stopping": True, "random_state": int(random.integers(2**31))}
+    trees = HistGradientBoostingRegressor(**options)
     trees.fit(features[:, told], (errors - centre) / scale)
     return unknown[:, 0] + centre + scale * trees.predict(unknown[:, told])
 
