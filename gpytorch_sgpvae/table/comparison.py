@@ -59,7 +59,9 @@ def compare(
     result["rmse", MODEL] = metrics.rmse(prediction, as_tensor).cpu().numpy()[numbers] / scale
     result["crps", MODEL] = metrics.crps(prediction, as_tensor).cpu().numpy()[numbers] / scale
     result["coverage", MODEL] = metrics.coverage(prediction, as_tensor).cpu().numpy()[numbers]
-    for name, filled in _fill(frame, inputs, names, task, rows, seed).items():
+    wanted = np.zeros((len(frame), len(names)), dtype=bool)
+    wanted[rows] = ~np.isnan(truth[:, numbers])
+    for name, filled in _fill(frame, inputs, names, task, wanted, seed).items():
         error = filled[names].to_numpy(float)[rows] - truth[:, numbers]
         with np.errstate(invalid="ignore"):
             result["rmse", name] = np.sqrt(np.nanmean(np.square(error), 0)) / scale
@@ -103,12 +105,12 @@ def describe(comparison: pd.DataFrame) -> str:
 
 
 def _fill(
-    frame: pd.DataFrame, inputs: Sequence[str], names: Sequence[str], task: str | None, rows: np.ndarray, seed: int
+    frame: pd.DataFrame, inputs: Sequence[str], names: Sequence[str], task: str | None, wanted: np.ndarray, seed: int
 ) -> dict[str, pd.DataFrame]:
     return {
         MEAN: fill_by_mean(frame, names),
         INTERPOLATION: fill_by_interpolation(frame, inputs, names, task),
-        BOOSTING: fill_by_boosting(frame, inputs, names, task, seed=seed, max_rows=MOST_ROWS),
+        BOOSTING: fill_by_boosting(frame, inputs, names, task, seed=seed, max_rows=MOST_ROWS, wanted=wanted),
     }
 
 
