@@ -6,7 +6,7 @@ Each family is a class that knows all about itself.
 family   values                             model
 ======== ================================== ===========================================================
 real     any numbers                        Gaussian, standardized
-positive numbers above 0 with a long tail   Gaussian logarithm, standardized: log-normal
+positive numbers from 0 with a long tail    Gaussian logarithm of the number and an offset
 amount   numbers from 0, often exactly 0    Gaussian square root, zero for all that is below it
 count    0, 1, 2, ...                       negative binomial
 flag     two values: yes or no, 0 or 1      Bernoulli

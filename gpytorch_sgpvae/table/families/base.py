@@ -158,3 +158,10 @@ def check_varies(column: pd.Series, num_values: int) -> None:
             f"The output {column.name!r} has the same value, {column.dropna().iloc[0]!r}, in all its rows: there is "
             "nothing to learn. Leave it out of the outputs, and fill its holes with that value if you like."
         )
+
+
+def skewness(values: np.ndarray) -> float:
+    """How much longer the upper tail of some values is than the lower one; 0 where they do not vary."""
+    centered = values - values.mean()
+    stddev = values.std()
+    return float(np.mean(centered**3) / stddev**3) if stddev > 0 else 0.0

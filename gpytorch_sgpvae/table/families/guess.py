@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from ..numbers import is_mostly_text, read_numbers
+from .base import skewness
 
 # Counts are small: at least half of those above zero are below SMALL.
 SMALL = 10
@@ -17,7 +18,7 @@ LEAST_DISPERSION = 0.5
 MANY_ZEROS = 0.05
 # Where values have a longer tail than that, their logarithms and square roots are looked at. The skewness of an
 # exponential distribution is 2.
-LONG_TAIL = 1.0
+LONG_TAIL = 0.75
 # How many times the 5 % quantile the 95 % quantile is at least, where those describe values better.
 WIDE_RANGE = 5.0
 
@@ -35,8 +36,7 @@ def guess_family(column: pd.Series) -> str:
       chance again. So months, ratings, whole degrees, years, percentages and hectopascals are no counts.
     * Numbers from 0 are amounts if one in twenty or more is exactly 0, at least twice as many as have any other value.
     * Numbers have a wide range and a long tail if the 95 % quantile of those above 0 is at least 5 times the 5 %
-      quantile, and the skewness is above 1. Then they are positive if all are above 0 and their logarithms have a
-      smaller skewness, and otherwise amounts if their square roots have. Concentrations are one or the other.
+      quantile, and the skewness is above 0.75. Then they are positive: concentrations are.
     * All others are real, which takes any number in the tables to come: temperatures of a summer may be below 0 later.
     """
     present = column.dropna()
@@ -54,12 +54,7 @@ def guess_family(column: pd.Series) -> str:
         return "count"
     if _has_mass_at_zero(values):
         return "amount"
-    if _has_long_tail(values):
-        if values.min() > 0 and _is_flatter(np.log(values), values):
-            return "positive"
-        if _is_flatter(np.sqrt(values), values):
-            return "amount"
-    return "real"
+    return "positive" if _has_long_tail(values) else "real"
 
 
 def _are_counts(values: np.ndarray) -> bool:
@@ -74,8 +69,8 @@ def _are_counts(values: np.ndarray) -> bool:
     if np.isin(possible, above).mean() < LEAST_PRESENT or variance == 0 or variance < least * mean:
         return False
     # that of a binomial, Poisson and negative binomial distribution alike
-    skewness = (2 * variance / mean - 1) / np.sqrt(variance)
-    return _skewness(values) >= 0.5 * (skewness - np.sqrt(6 / len(values)))
+    expected = (2 * variance / mean - 1) / np.sqrt(variance)
+    return skewness(values) >= 0.5 * (expected - np.sqrt(6 / len(values)))
 
 
 def _has_mass_at_zero(values: np.ndarray) -> bool:
@@ -87,15 +82,4 @@ def _has_mass_at_zero(values: np.ndarray) -> bool:
 def _has_long_tail(values: np.ndarray) -> bool:
     above = values[values > 0]
     low, high = np.quantile(above, [0.05, 0.95]) if len(above) else (1.0, 1.0)
-    return high >= WIDE_RANGE * low and _skewness(values) > LONG_TAIL
-
-
-def _is_flatter(flattened: np.ndarray, values: np.ndarray) -> bool:
-    """Whether a function of the values has a smaller skewness than they have."""
-    return abs(_skewness(flattened)) < _skewness(values)
-
-
-def _skewness(values: np.ndarray) -> float:
-    centered = values - values.mean()
-    stddev = values.std()
-    return float(np.mean(centered**3) / stddev**3) if stddev > 0 else 0.0
+    return high >= WIDE_RANGE * low and skewness(values) > LONG_TAIL

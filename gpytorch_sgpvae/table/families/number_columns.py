@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,15 +18,18 @@ from ...likelihoods import (
     NegativeBinomialObservations,
     ObservationModel,
 )
-from ...likelihoods.observation_models.distributions import CensoredNormal, LogNormal
+from ...likelihoods.observation_models.distributions import CensoredNormal
+from ...likelihoods.observation_models.shifted_log_normal import ShiftedLogNormal
 from ..errors import TableError, name_rows
 from ..numbers import read_numbers
-from .base import OutputColumn, as_vector, check_varies
+from .base import OutputColumn, as_vector, check_varies, skewness
 
 # The decoder's values for counts are as large as for counts of this mean, or smaller where counts are.
 TYPICAL_COUNT = 10.0
 # The part of the variance of counts' logarithms that is noise before any training.
 NOISE = 0.1
+# Offsets of logarithms that are tried, in units of the typical value.
+OFFSETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 # Of predictions, in units of the column's.
 LEAST_VARIANCE = 1e-12
 
@@ -64,8 +68,7 @@ class NumberColumn(OutputColumn):
         """Which values the family does not take; NaN is none of them."""
         return np.zeros(len(values), dtype=bool)
 
-    @staticmethod
-    def flatten(values: np.ndarray) -> np.ndarray:
+    def flatten(self, values: np.ndarray) -> np.ndarray:
         """A function of the values that is closer to a Gaussian than they are."""
         return values
 
@@ -107,29 +110,49 @@ class RealColumn(NumberColumn):
         return Normal(loc, stddev, validate_args=False)
 
 
+@dataclass(frozen=True)
 class PositiveColumn(RealColumn):
-    """Numbers above 0 with a long tail, whose logarithms are standardized and Gaussian."""
+    """
+    Numbers from 0 with a long tail, such as concentrations: the logarithms of the numbers and an offset are
+    standardized and Gaussian. The offset is that with which they are most symmetric, so that the tail is as long as the
+    column's own. There are no negative intervals.
+
+    :param offset: Offset in the column's units.
+    """
 
     family = "positive"
-    expected = "numbers greater than 0"
+    expected = "numbers that are not negative"
+
+    offset: float = 0.0
+
+    @classmethod
+    def fit(cls, column: pd.Series) -> PositiveColumn:
+        values = read_numbers(column)
+        values = values[~np.isnan(values)]
+        name = str(column.name)
+        check_varies(column, len(np.unique(values)))
+        cls(name, offset=1.0).encode(column)  # refuses what is negative
+        typical = float(np.median(values[values > 0]))
+        offset = min((factor * typical for factor in OFFSETS), key=lambda c: abs(skewness(np.log(values + c))))
+        return cls(name, *cls.units(np.log(values + offset)), offset=offset)
 
     @staticmethod
     def is_outside(values: np.ndarray) -> np.ndarray:
-        return values <= 0
+        return values < 0
 
-    @staticmethod
-    def flatten(values: np.ndarray) -> np.ndarray:
-        return np.log(values)
+    def flatten(self, values: np.ndarray) -> np.ndarray:
+        return np.log(values + self.offset)
 
     def values_of(self, targets: Tensor) -> Tensor:
-        return super().values_of(targets).exp()
+        return (super().values_of(targets).exp() - self.offset).clamp_min(0.0)
 
     @classmethod
     def in_units(
         cls, group: Sequence[OutputColumn], targets: Distribution, added: Tensor, variance: Tensor
     ) -> Distribution:
-        logarithms = super().in_units(group, targets, added, variance)
-        return LogNormal(logarithms.mean, logarithms.stddev, validate_args=False)
+        logarithms: Any = super().in_units(group, targets, added, variance)
+        offset = as_vector(group, "offset", logarithms.loc)
+        return ShiftedLogNormal(logarithms.loc, logarithms.scale, offset)
 
 
 class AmountColumn(NumberColumn):
@@ -143,8 +166,7 @@ class AmountColumn(NumberColumn):
     def is_outside(values: np.ndarray) -> np.ndarray:
         return values < 0
 
-    @staticmethod
-    def flatten(values: np.ndarray) -> np.ndarray:
+    def flatten(self, values: np.ndarray) -> np.ndarray:
         return np.sqrt(values)
 
     @staticmethod
