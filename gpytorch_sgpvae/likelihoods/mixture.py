@@ -79,6 +79,8 @@ def _quantile(components: Distribution, p: Tensor) -> Tensor:
         # The mixture's quantile lies between those of its components.
         bounds = components.icdf(p)  # (S, *T, N, P)
         lower, upper = bounds.amin(0), bounds.amax(0)
+        if torch.equal(lower, upper):  # all components agree
+            return lower
     except NotImplementedError:
         lower, upper = _bracket(components, p)
     lower, upper = bisect(partial(cdf, components), p, lower, upper)
