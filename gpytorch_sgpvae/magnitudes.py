@@ -29,7 +29,7 @@ def largest_magnitude(dtype: torch.dtype) -> float:
     return info.max if info.bits <= 16 else info.max ** (1 / 3)
 
 
-def check_magnitude(values: Tensor, name: str, advice: str) -> None:
+def check_magnitude(values: Tensor, name: str, advice: str, nan_passes: bool = False) -> None:
     """
     Raise an :class:`ExtremeNumberError` unless all values are finite and below :func:`largest_magnitude`. This looks at
     values and so makes a GPU wait: it is left out under `gpytorch.settings.debug(False)`, and where values cannot be
@@ -38,12 +38,13 @@ def check_magnitude(values: Tensor, name: str, advice: str) -> None:
     :param values: Of any shape.
     :param name: What the message calls them, as the beginning of a sentence.
     :param advice: What to do about it, as the end of a sentence.
+    :param nan_passes: Whether NaN is no error here, as where it came from somewhere else and shows in every result.
     """
     if settings.debug.off() or not values.numel() or values.is_meta or is_compiling() or is_in_transform():
         return
     smallest, largest = (float(bound) for bound in values.detach().aminmax())
     limit = largest_magnitude(values.dtype)
-    if -limit <= smallest and largest <= limit:  # not so if any of them is NaN
+    if (-limit <= smallest and largest <= limit) or (nan_passes and smallest != smallest):  # NaN, if any value is
         return
     extreme = max(-smallest, largest) if smallest == smallest else smallest
     raise ExtremeNumberError(

@@ -24,6 +24,12 @@ def test_larger_numbers_are_named_with_a_way_out(factor, dtype):
         check_magnitude(values, "A number", "make it smaller.")
 
 
+def test_nan_passes_where_it_may():
+    check_magnitude(torch.tensor([1.0, torch.nan]), "A number", "", nan_passes=True)
+    with pytest.raises(ExtremeNumberError, match="as large as inf"):
+        check_magnitude(torch.tensor([1.0, torch.inf]), "A number", "", nan_passes=True)
+
+
 def test_values_that_cannot_be_seen_are_not_looked_at():
     check_magnitude(torch.empty(3, device="meta"), "A number", "")
     torch.func.vmap(lambda x: (check_magnitude(x, "A number", ""), x)[1])(torch.full((2, 3), torch.inf))

@@ -66,6 +66,7 @@ class ObservationModel(Module):
             decoded,
             "What the decoder made of latent functions",
             "look for extreme outputs in the data, and for weights that a large step of training has spoilt.",
+            nan_passes=True,
         )
         return self.distribution(decoded)
 
