@@ -8,7 +8,7 @@ BIN := .venv/bin
 # glibc keeps what is freed, instead of giving large blocks back to the system at every step (see benchmarks/README.md).
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296
 
-.PHONY: help demo demo-balls test test-fast test-oldest test-newest docs tutorials soak bench experiments lint format clean
+.PHONY: help demo demo-balls test test-fast test-oldest test-newest docs tutorials soak fuzz bench experiments lint format clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -41,6 +41,10 @@ tutorials: .venv/tutorials.installed ## Run the notebooks at full length and kee
 
 soak: .venv/test.installed .venv/train.installed ## Kill training, fill up its disk, let writers race, flip bits: nothing may be lost
 	$(BIN)/python tests/soak.py --kills 24
+
+FUZZ ?= 20000
+fuzz: .venv/test.installed ## Try the properties in tests/fuzz on random tasks for hours: make fuzz FUZZ=500 for minutes
+	SGPVAE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/fuzz
 
 bench: .venv-bench/bench.installed ## Measure speed and memory beside the real peers, write benchmarks/results
 	$(KEEP_MEMORY) .venv-bench/bin/python -m benchmarks

@@ -10,10 +10,11 @@ import torch
 from gpytorch import settings
 from torch import Tensor
 
+from .magnitudes import ExtremeNumberError, check_magnitude
 from .utils.shapes import check_chunk_size
 
 
-class NonFiniteDataError(ValueError):
+class NonFiniteDataError(ExtremeNumberError):
     """A task has infinite outputs, or observed rows whose inputs are not finite."""
 
 
@@ -41,9 +42,9 @@ class Context:
     :ivar torch.Tensor filled: The outputs (`*T x N x P`) with zeros where nothing was observed.
     :ivar torch.Tensor observed: Where there was something (`*T x N x P`, boolean).
 
-    The checks of values (infinite y, NaN in the x of an observed row) run under :class:`gpytorch.settings.debug`,
-    which is on by default: switch it off where a GPU should not wait for them. Such an x is then taken for zero, and
-    such a y stays infinite.
+    The checks of values (infinite y, NaN in the x of an observed row, numbers whose squares would overflow) run under
+    :class:`gpytorch.settings.debug`, which is on by default: switch it off where a GPU should not wait for them. An x
+    that is not finite is then taken for zero, and an infinite y stays infinite.
 
     Example:
         >>> import torch
@@ -330,6 +331,17 @@ def _check_values(x: Tensor, rows: Tensor, observed: Tensor) -> None:
             f"x of shape {tuple(x.shape)} is not finite in {int(lost.sum())} rows in which something is observed in "
             f"y of shape {tuple(rows.shape)}: an input cannot be missing; drop these rows or set their y to NaN."
         )
+    check_magnitude(
+        torch.where(observed, rows, 0.0),
+        "The context's y",
+        "scale outputs to mean 0 and standard deviation 1, or correct these entries.",
+    )
+    # zero, as in Context.x, where nothing is observed
+    check_magnitude(
+        torch.where(torch.isfinite(x), x, 0.0),
+        "The context's x",
+        "scale inputs so that the functions vary over distances of about 1, or correct these entries.",
+    )
 
 
 def _pad_inputs(x: Tensor, num_points: int) -> Tensor:

@@ -16,6 +16,7 @@ PACKAGE = Path(gpytorch_sgpvae.__file__).parent
 ORDER = [
     "_compat",
     "utils",
+    "magnitudes",
     "context",
     "sites",
     "mlp",

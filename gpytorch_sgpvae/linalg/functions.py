@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.autograd import Function
 
 from .._compat import cholesky_dtype, is_compiling, is_in_transform
+from .cholesky import safe_cholesky
 
 # Below this a site is as good as linear: its precision times any latent value squared is beyond float64's sight.
 SMALLEST_PRECISION = 1e-12
@@ -168,7 +168,7 @@ class DensePosteriorFunction(Function):
         # h = W r + h₀, where h₀ is of the points whose precision is as good as 0
         r, h0 = h / safe_root * informative, h * ~informative  # (..., N)
         eye, WW = identity_like(K), outer(W, W)
-        chol = psd_safe_cholesky(torch.addcmul(eye, WW, K))  # (..., N, N)
+        chol = safe_cholesky(torch.addcmul(eye, WW, K))  # (..., N, N)
         B_inv = torch.cholesky_inverse(chol)  # (..., N, N)
         P = WW * B_inv  # (..., N, N)
         # α = W B⁻¹ (r − W K h₀) + h₀, without a difference of large numbers for any precision
@@ -396,7 +396,7 @@ def _like(tensor: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _inverse_cholesky(B: Tensor) -> Tensor:
-    chol = psd_safe_cholesky(B)
+    chol = safe_cholesky(B)
     return torch.linalg.solve_triangular(chol, identity_like(chol), upper=False)
 
 

@@ -111,14 +111,14 @@ class FittedTable:
             known = ~np.isnan(y).all(1)
             posterior = self.model.condition(self.as_context(x[known], y[known]), ROWS_AT_A_TIME)
             parts = [
-                likelihood.value_marginals(posterior(self.as_tensor(x[part]), diag=True))
+                likelihood.value_marginals(posterior(self.as_tensor(x[part])))
                 for part in np.array_split(numbers, -(-len(numbers) // ROWS_AT_A_TIME))
             ]
             mean, variance = (torch.cat(part) for part in zip(*parts, strict=True))
             return mean, variance
         # rows without anything known are asked like those of the context: the outputs there need no latent functions
         seen = self.as_context(x, y)
-        mean, variance = likelihood.value_marginals(self.model(seen.x, context=seen, diag=True))
+        mean, variance = likelihood.value_marginals(self.model(seen.x, context=seen))
         return mean[numbers], variance[numbers]
 
     def questions(

@@ -17,6 +17,7 @@ from torch import Tensor
 from .._compat import DIAG_BY_DEFAULT
 from ..context import Context, as_context
 from ..linalg.allocator import keep_freed_memory
+from ..magnitudes import check_magnitude
 from ..sites import GaussianSites
 from ..utils.shapes import broadcast
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
@@ -214,6 +215,8 @@ class AmortizedStrategy(_VariationalStrategy):
         """
         x = x.unsqueeze(-1) if x.dim() == 1 else x
         self._check_inputs(x, "x")
+        if not (isinstance(context, Context) and context.is_at(x)):
+            check_magnitude(x, "x", "predict where it is finite, and scale it as the inputs that the model has seen.")
         if prior:
             return self.model.forward(self._for_latents(x), **kwargs)
 

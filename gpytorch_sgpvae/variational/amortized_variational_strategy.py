@@ -23,6 +23,7 @@ from ..linalg.conditionals import (
     whitened_posterior,
 )
 from ..linalg.recompute import recomputed
+from ..magnitudes import check_magnitude
 from ..sites import GaussianSites
 from ..utils.shapes import expands_to
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior, standard_normal
@@ -304,6 +305,7 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
                 f"Inducing points of shape {shape} do not fit a network with num_latents={num_latents}: "
                 f"expected (M, D), or ({num_latents}, M, D) for inducing points of each latent function's own."
             )
+        check_magnitude(inducing_points, "A tensor of inducing points", "place them among the inputs.")
 
 
 def _prior_at(prior: JointPrior, group: int, Luu_inv: Tensor) -> PriorAt:

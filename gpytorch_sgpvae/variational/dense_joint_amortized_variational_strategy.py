@@ -33,7 +33,7 @@ from .dense_amortized_variational_strategy import (
 )
 from .encoding import Encoding
 from .joint_strategy import JointStrategy
-from .posterior_covariance import JointPosteriorCovariance, LazyMatrix, check_rows
+from .posterior_covariance import JointPosteriorCovariance, LazyJointCovariance, LazyMatrix, check_rows
 from .saved_posterior import ROWS, check_saved
 
 
@@ -74,18 +74,25 @@ class DenseJointEncoding(Encoding):
         dtype = at_x.mean.dtype
         shift = matvec(at_x.Kfs.to(self.posterior.weights.dtype).mT, self.weights)  # (*T, K, N*)
         mean = (at_x.mean + shift.to(dtype)).mT  # (*T, N*, K)
+        K = mean.shape[-1]
+        blocks = LazyMatrix(mean, torch.Size([*mean.shape, K]), partial(self._blocks, at_x))
         if diag:
-            K = mean.shape[-1]
-            blocks = LazyMatrix(mean, torch.Size([*mean.shape[:-1], K, K]), partial(self._blocks, at_x))
             q_f = MultitaskMultivariateNormal(mean, BlockDiagLinearOperator(blocks))
-            if at_x.is_context:
-                q_f.projected = partial(self._projected, at_x)
-            return q_f
-        C = self._cross_covariance(at_x)
+        else:
+            size = mean.shape[-2] * K
+            whole = LazyMatrix(mean, torch.Size([*mean.shape[:-2], size, size]), partial(self._whole, at_x))
+            q_f = MultitaskMultivariateNormal(mean, LazyJointCovariance(blocks, whole))
+        if at_x.is_context:
+            q_f.projected = partial(self._projected, at_x)
+        return q_f
+
+    def _whole(self, at_x: PriorAt) -> Tensor:
+        """The covariance of all points together (`*T x (N* K) x (N* K)`)."""
+        C, dtype = self._cross_covariance(at_x), at_x.mean.dtype
         covar = JointPosteriorCovariance(
             at_x.covar(), C.to(dtype), self.posterior.reduction.to(dtype), self._blocks(at_x, C)
         )
-        return MultitaskMultivariateNormal(mean, covar)
+        return covar.to_dense()
 
     def _cross_covariance(self, at_x: PriorAt) -> Tensor:
         """(`*T x K x E x N*`)"""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from linear_operator.operators import BlockDiagLinearOperator, BlockInterleavedLinearOperator, DiagLinearOperator
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
+from ..linalg.cholesky import safe_cholesky
 from .posterior_covariance import PointwiseCovariance
 
 # The rounding of a covariance matrix in units of its dtype's precision, which its Cholesky factor must stand.
@@ -119,4 +119,4 @@ def _cholesky(covariances: Tensor) -> Tensor:
     """The Cholesky factors of matrices that are covariances but for rounding."""
     scale = covariances.diagonal(dim1=-2, dim2=-1).abs().mean(-1, keepdim=True)
     rounding = ROUNDING * torch.finfo(covariances.dtype).eps * scale
-    return psd_safe_cholesky(covariances + torch.diag_embed(rounding.expand(covariances.shape[:-1])))
+    return safe_cholesky(covariances + torch.diag_embed(rounding.expand(covariances.shape[:-1])))

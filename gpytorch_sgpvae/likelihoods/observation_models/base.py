@@ -10,6 +10,7 @@ from gpytorch.priors import Prior
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ...magnitudes import check_magnitude
 from ..missing import fill_missing
 
 
@@ -66,6 +67,12 @@ class ObservationModel(Module):
                 f"but the decoder gave it values of shape {tuple(decoded.shape)}: give the decoder "
                 f"out_size={self.decoder_size}."
             )
+        check_magnitude(
+            decoded,
+            "What the decoder made of latent functions",
+            "look for extreme outputs in the data, and for weights that a large step of training has spoilt.",
+            nan_passes=True,
+        )
         return self.distribution(decoded)
 
     def distribution(self, decoded: Tensor) -> Distribution:

@@ -6,8 +6,9 @@ from gpytorch.priors import Prior
 from torch import Tensor
 
 from .base import LearntParameter, ObservationModel
-from .distributions import NegativeBinomial, log_softplus
+from .distributions import NegativeBinomial
 from .initial_sites import mask_sites, mean_of_count, poisson_site
+from .special_functions import log_softplus
 
 
 class NegativeBinomialObservations(ObservationModel):

@@ -3,8 +3,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from .base import ObservationModel
-from .distributions import Poisson, log_softplus
+from .distributions import Poisson
 from .initial_sites import mask_sites, poisson_site
+from .special_functions import log_softplus
 
 
 class PoissonObservations(ObservationModel):

@@ -2,18 +2,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.special
+import scipy.integrate
 import scipy.stats
 import torch
-from helpers import array, assert_equal, softplus
+from helpers import array, assert_equal
 
 from gpytorch_sgpvae.likelihoods import mixture
 from gpytorch_sgpvae.likelihoods.observation_models.distributions import (
+    CensoredNormal,
+    LogNormal,
     NegativeBinomial,
     Poisson,
-    log_softplus,
-    regularized_beta,
 )
+from gpytorch_sgpvae.magnitudes import ExtremeNumberError
 
 LEVELS = (0.025, 0.4, 0.975)
 MEANS = (1e1, 1e4, 1e6, 1e9)
@@ -28,42 +29,6 @@ def negative_binomial(mean, dispersion, dtype=torch.float64):
 
 def scipys(mean, dispersion):
     return scipy.stats.nbinom(array(dispersion), array(dispersion / (dispersion + mean)))
-
-
-class TestSpecialFunctions:
-    def test_the_incomplete_beta_function_is_scipys(self):
-        sizes = torch.tensor([1e-3, 0.5, 1.0, 7.3, 200.0, 1e5]).double()
-        x = torch.tensor([0.0, 1e-9, 0.01, 0.3, 0.5, 0.9, 0.9999, 1.0]).double()
-        a, b, x = torch.meshgrid(sizes, sizes, x, indexing="ij")
-        assert_equal(
-            regularized_beta(a, b, x), scipy.special.betainc(array(a), array(b), array(x)), rtol=1e-8, atol=1e-12
-        )
-
-    def test_the_incomplete_beta_function_is_scipys_up_to_billions(self):
-        random = np.random.default_rng(0)
-        a, b = 10 ** random.uniform(-2, 9.5, (2, 2000))
-        x = scipy.special.betaincinv(a, b, random.uniform(1e-6, 1 - 1e-6, 2000))
-        assert_equal(
-            regularized_beta(*map(torch.tensor, (a, b, x))), scipy.special.betainc(a, b, x), rtol=1e-10, atol=2e-11
-        )
-
-    def test_a_complement_that_subtraction_would_lose_is_used(self):
-        a, b, y = torch.tensor([1e18, 3.0, 2e-18], dtype=torch.float64)
-        # I_x(a, b) = 1 - I_y(b, a), which is the incomplete gamma function of a y for large a
-        expected = 1 - scipy.special.gammainc(3.0, 2.0)
-        assert_equal(regularized_beta(a, b, 1 - y, y), expected, rtol=1e-10, atol=0.0)
-
-    def test_the_logarithm_of_softplus_keeps_its_value_and_gradient(self, dtype):
-        x = torch.tensor([-40.1, -39.9, -1.0, 0.0, 3.0, 1e3], dtype=dtype, requires_grad=True)
-        exact = array(x).astype(np.float64)
-        (gradient,) = torch.autograd.grad(log_softplus(x).sum(), x)
-        assert_equal(log_softplus(x).double(), np.log(softplus(exact)), rtol=1e-6, atol=1e-6)
-        assert_equal(gradient.double(), scipy.special.expit(exact) / softplus(exact), rtol=1e-5, atol=1e-5)
-        # where the exponential has underflowed: log softplus(x) = x
-        x = torch.tensor([-1e3, -1e6], dtype=dtype, requires_grad=True)
-        (gradient,) = torch.autograd.grad(log_softplus(x).sum(), x)
-        assert torch.equal(log_softplus(x), x)
-        assert torch.equal(gradient, torch.ones_like(x))
 
 
 class TestQuantilesOfCounts:
@@ -106,3 +71,46 @@ class TestQuantilesOfCounts:
             expected = scipy.stats.nbinom(dispersion, dispersion / (dispersion + mean)).ppf(0.975)
             # the logarithm of the mean has an error of 1e-6
             assert_equal(actual.double(), [expected], rtol=1e-5, atol=0.0)
+
+
+def censored_moment(mean, stddev, order):
+    """E[z^order; z > 0], by quadrature."""
+    return scipy.integrate.quad(
+        lambda z: z**order * scipy.stats.norm.pdf(z, mean, stddev),
+        *(0, max(mean, 0) + 12 * stddev),
+        epsabs=0,
+        epsrel=1e-12,
+        points=[max(mean, 0.1)],
+    )[0]
+
+
+class TestExtremes:
+    @pytest.mark.parametrize("power", [1, 2, 3])
+    def test_the_variance_of_what_is_censored_is_that_of_quadrature_and_survives_large_means(self, power, dtype):
+        loc, scale = torch.tensor([-3.0, 0.0, 0.5, 4.0, 30.0, 1e4, 1e8], dtype=dtype), torch.tensor(1.3, dtype=dtype)
+        variance = CensoredNormal(loc, scale, power).variance
+        exact = []
+        for mean in loc.tolist():
+            if mean > 100:  # far from zero, where relative deviations are small: Var[z^q] = (q μ^(q-1) σ)²
+                exact.append((power * mean ** (power - 1) * 1.3) ** 2)
+                continue
+            first, second = (censored_moment(mean, 1.3, order) for order in (power, 2 * power))
+            exact.append(second - first**2)
+        tolerance = 1e-7 if dtype == torch.float64 else 1e-3
+        assert_equal(variance.double(), np.array(exact), rtol=tolerance, atol=0.0)
+
+    def test_a_censored_zero_has_a_finite_gradient_however_unlikely_it_is(self, dtype):
+        loc = torch.tensor([1e2, 1e5, 1e10], dtype=dtype, requires_grad=True)
+        log_prob = CensoredNormal(loc, torch.ones_like(loc)).log_prob(torch.zeros_like(loc))
+        (gradient,) = torch.autograd.grad(log_prob.sum(), loc)
+        assert log_prob.isfinite().all()
+        # d/dμ log Φ(-μ) = -μ - 1 / μ + ..., far out
+        torch.testing.assert_close(gradient, -loc.detach() - 1 / loc.detach(), rtol=1e-6, atol=0.0)
+
+    @pytest.mark.parametrize("what", ["mean", "variance", "quantile"])
+    def test_log_normal_moments_that_overflow_say_so(self, what, dtype):
+        far = LogNormal(torch.full((2, 1), 1e3, dtype=dtype), torch.ones(2, 1, dtype=dtype))
+        with pytest.raises(ExtremeNumberError, match=f"{what} of log-normal outputs .* means of their logarithms .*1e"):
+            far.icdf(torch.tensor(0.5, dtype=dtype)) if what == "quantile" else getattr(far, what)
+        near = LogNormal(torch.zeros(1, dtype=dtype), torch.full((1,), 0.5, dtype=dtype))
+        assert_equal(near.variance.double(), scipy.stats.lognorm(0.5).var() * np.ones(1), rtol=1e-6, atol=0.0)
