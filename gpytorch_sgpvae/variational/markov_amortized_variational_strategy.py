@@ -154,7 +154,7 @@ class MarkovAmortizedVariationalStrategy(JointStrategy):
     def encoding_from_state_dict(self, state_dict: dict[str, Tensor]) -> MarkovEncoding:
         # without loadings a pseudo-observation is one of each latent function
         rows = {} if isinstance(state_dict, Mapping) and "loadings" in state_dict else {"J": self.num_latents}
-        check_saved(state_dict, ROWS, {"K": self.num_latents, "D": 1, **rows}, optional=["loadings"])
+        check_saved(state_dict, ROWS, {"K": self.num_latents, **rows}, optional=["loadings"])
         x = state_dict["x"]
         sites = GaussianSites(state_dict["precision_mean"], state_dict["precision"], state_dict.get("loadings"))
         return self.encode_sites(x, sites, x)[0]
