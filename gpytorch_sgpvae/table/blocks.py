@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 # Known entries that a dense model conditions on at a time, and values in its rows, known or not.
-MOST_ENTRIES, MOST_VALUES = 2000, 5000
+MOST_ENTRIES, MOST_VALUES = 1600, 4000
 # Rows that a Markov model conditions on at a time, beside this many before and after them.
 MOST_ROWS, MARGIN_ROWS = 10_000, 1000
 # Rows that a sparse model predicts at a time.
 ROWS_AT_A_TIME = 2000
 # The part of a block that is predicted, of what it is conditioned on.
-CORE_SHARE = 0.4
+CORE_SHARE = 0.5
 
 
 @dataclass(frozen=True)

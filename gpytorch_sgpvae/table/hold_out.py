@@ -7,11 +7,11 @@ import numpy as np
 from .plan import Plan, number_places
 from .reading import TaskTable
 
-# The share of the known entries that is held out, half of it in runs, and rows of the stretches that they are in.
+# The share of the known entries that is held out, half of it in runs.
 SHARE = 0.1
-MOST_ROWS = 15_000
-# Stretches of neighboring rows, at least so many, which are chosen at random.
-NUM_STRETCHES = 40
+# Rows of the stretches that they are in, and how many of these there are, at least: blocks of a dense model take longer.
+MOST_ROWS = {"markov": 15_000, "dense": 3_000, "sparse": 15_000}
+NUM_STRETCHES = {"markov": 40, "dense": 10, "sparse": 40}
 # Runs: rows, at most, and the share of a series that they may take.
 MOST_RUN, MOST_SHARE_OF_SERIES = 48, 0.3
 # How often a run is as long as one of the table's own, if it has so many of them.
@@ -62,23 +62,23 @@ def _series(table: TaskTable, plan: Plan) -> list[np.ndarray]:
 
 def _stretches(table: TaskTable, plan: Plan, random: np.random.Generator) -> np.ndarray:
     """Rows of some tasks, or of some stretches of time, of so many rows together (`N`, boolean)."""
-    number = len(table.x)
-    if number <= MOST_ROWS:
+    number, most, num_stretches = len(table.x), MOST_ROWS[plan.kind], NUM_STRETCHES[plan.kind]
+    if number <= most:
         return np.ones(number, dtype=bool)
     codes = np.empty(number, dtype=int)
     for task, rows in enumerate(table.rows):
         codes[rows] = task
-    if len(table.rows) < NUM_STRETCHES:
+    if len(table.rows) < num_stretches:
         times = table.x[:, plan.time] if plan.time is not None else table.x[:, 0]
         ranks = np.searchsorted(np.sort(times), times)
-        pieces = max(NUM_STRETCHES, -(-number * NUM_STRETCHES // MOST_ROWS))
+        pieces = max(num_stretches, -(-number * num_stretches // most))
         codes = codes * pieces + ranks * pieces // number
     chosen, total = [], 0
     sizes = np.bincount(codes)
     for code in random.permutation(np.flatnonzero(sizes)):
         chosen.append(code)
         total += sizes[code]
-        if total >= MOST_ROWS:
+        if total >= most:
             break
     return np.isin(codes, chosen)
 

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 # Of Adam, which falls to zero by a cosine.
 LEARNING_RATE = 3e-2
 # Steps of a whole training; of a sparse model, whose inducing points move too, more.
-NUM_STEPS = {"markov": 300, "dense": 200, "sparse": 400}
+NUM_STEPS = {"markov": 200, "dense": 160, "sparse": 400}
 # Known entries of a window: over time, where a step has many short ones, in space, and with inducing points.
 WINDOW_ENTRIES = {"markov": 480, "dense": 900, "sparse": 4000}
 # Rows of a window over time, and windows in a step.
@@ -40,11 +40,11 @@ FEWEST_ROWS, MOST_ROWS, WINDOWS_IN_STEP = 16, 480, 8
 # Small tasks share a step, up to this many.
 MOST_TASKS_IN_STEP = 16
 # How often held-out entries are predicted, and how often in a row without getting better before it stops.
-NUM_VALIDATIONS, PATIENCE = 10, 3
+NUM_VALIDATIONS, PATIENCE = 8, 3
 # A score that is lower by less than this share is not better.
 LEAST_GAIN = 1e-3
 # Rows over time, and questions of other models, that validation looks at.
-VALIDATION_ROWS, VALIDATION_STRETCHES, VALIDATION_QUESTIONS = 600, 5, 5
+VALIDATION_ROWS, VALIDATION_STRETCHES, VALIDATION_QUESTIONS = 600, 5, 4
 # The usual budget, in minutes: for a small table, for so many rows more, and at the most.
 FEWEST_MINUTES, ROWS_PER_MINUTE, MOST_MINUTES = 1.0, 20_000, 10.0
 
