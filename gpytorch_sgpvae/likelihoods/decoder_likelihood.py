@@ -125,7 +125,9 @@ class DecoderLikelihood(Likelihood):
 
     def _expected_by_quadrature(self, observations: Tensor, function_dist: MultivariateNormal) -> Tensor:
         r""":math:`\sum_p \int \mathcal N(h \mid m_{np}, v_{np}) \log p(y_{np} \mid h) \, dh` (`*T x N`)."""
-        rows = as_rows(observations, torch.Size([1, *function_dist.mean.shape[:-1], self.observation_model.num_outputs]))
+        rows = as_rows(
+            observations, torch.Size([1, *function_dist.mean.shape[:-1], self.observation_model.num_outputs])
+        )
         mean, variance = _values(function_dist, linear_part(self.decoder), ~rows.isnan())  # (*T, N, P)
         # the root of a variance of 0 has no gradient
         stddev = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
@@ -242,9 +244,7 @@ class DecoderLikelihood(Likelihood):
         return marginals.draw(base_samples)
 
 
-def _values(
-    function_dist: MultivariateNormal, linear: Any, asked: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def _values(function_dist: MultivariateNormal, linear: Any, asked: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of a linear decoder's values (`*T x N x J` each); see :func:`_project`."""
     mean, variance = _project(function_dist, linear.weight, asked)
     return mean if linear.bias is None else mean + linear.bias, variance

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 from torch import Tensor
+from tqdm import tqdm
 
 from ..likelihoods import Prediction
 from ..utils.seeds import derive_seed, seeded
@@ -32,6 +33,9 @@ from .summaries import put, score, summarize
 from .trend import Trend
 
 logger = logging.getLogger(__name__)
+
+# Predictions of more rows take long enough for a progress bar.
+MOST_ROWS_WITHOUT_BAR = 5000
 
 
 class SGPVAEImputer(TransformerMixin, BaseEstimator):
@@ -88,7 +92,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     :param seed: Seed of everything random: the same table and seed give the same model and the same predictions.
     :param device: By default the CPU.
     :param dtype: Type of the computations, `torch.float64` or `torch.float32`.
-    :param progress: Whether `fit` shows a progress bar.
+    :param progress: Whether `fit`, and predictions of more than 5000 rows, show a progress bar.
 
     :ivar families\_: The family of each output, by its name.
     :ivar outputs\_: The fitted output columns, `outputs_.columns`, each of the class of its family.
@@ -180,9 +184,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             nothing = pd.DataFrame()
             fitted = FittedTable(reader, plan, trend, model.eval(), calibration, nothing, nothing)
             minutes = usual_minutes(len(df)) if self.max_minutes is None else self.max_minutes
-            history = train(
-                fitted, table, hidden, self.batch_size, self.max_epochs, minutes, self.seed, self.progress
-            )
+            history = train(fitted, table, hidden, self.batch_size, self.max_epochs, minutes, self.seed, self.progress)
             fitted = fitted.with_(history=pd.DataFrame(history))
             self._warn_of_distant_points(fitted, table)
             fitted = self._judge(fitted, df, table, shown, hidden)
@@ -460,7 +462,11 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     def _predictions(
         self, context: TaskTable, places: TaskTable, rows: np.ndarray
     ) -> Iterator[tuple[np.ndarray, Prediction]]:
-        return self._fitted.predictions(context, places, rows, self.seed)
+        shown = self.progress and len(rows) > MOST_ROWS_WITHOUT_BAR
+        with tqdm(total=len(rows), desc="predict", unit="row", disable=not shown) as bar:
+            for asked, prediction in self._fitted.predictions(context, places, rows, self.seed):
+                yield asked, prediction
+                bar.update(len(asked))
 
     def _as_tensor(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=as_dtype(self.dtype), device=self.device or "cpu")

@@ -14,6 +14,7 @@ from .blocks import window
 from .calibration import Calibration
 from .errors import TableError, TableWarning, listed
 from .fitted import Evidence, FittedTable
+from .model import for_windows
 from .reading import TaskTable
 
 # Windows whose evidence is looked at, their known entries, and how far below the usual it may be: in nats for each
@@ -91,12 +92,13 @@ def evidence_of(fitted: FittedTable, table: TaskTable, seed: int) -> Evidence | 
     tasks = [rows for rows in table.rows if counts[rows].any()]
     found = []
     sizes = np.array([counts[rows].sum() for rows in tasks], dtype=float)
+    model = for_windows(fitted.model, fitted.plan).eval()
     for _ in range(NUM_WINDOWS if tasks else 0):
         rows = tasks[random.choice(len(tasks), p=sizes / sizes.sum())]
         rows = rows[window(table.x[rows], counts[rows], fitted.lengthscales, WINDOW_ENTRIES, random)]
         context = Context(fitted.as_tensor(table.x[rows]), fitted.as_tensor(targets[rows]))
         with gpytorch.settings.debug(False):
-            found.append(float(fitted.model.elbo(context)) / counts[rows].sum())
+            found.append(float(model.elbo(context)) / counts[rows].sum())
     values = np.array(found)
     return Evidence(float(values.mean()), float(values.std())) if np.isfinite(values).all() and len(values) else None
 
@@ -147,4 +149,3 @@ def distant_points(fitted: FittedTable, table: TaskTable) -> str | None:
         f"The {len(points)} inducing points are {apart:.1f} lengthscales apart, so that the model cannot follow what "
         f"changes between them: take some {wanted} (num_inducing), or none, which is exact in blocks of the table."
     )
-

@@ -7,7 +7,6 @@ import math
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import gpytorch
 import numpy as np
@@ -18,12 +17,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
-from ..models import GPVAE, AmortizedModel
 from ..training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 from ..training.quiet import quiet_lightning
 from .blocks import window
 from .fitted import FittedTable
-from .model import network_of
+from .model import for_windows, network_of
 from .plan import Plan
 from .reading import TaskTable
 
@@ -147,27 +145,6 @@ def train(
     return monitor.history
 
 
-def for_windows(model: AmortizedModel, plan: Plan) -> AmortizedModel:
-    """
-    The same model, of the same parameters, as training takes it: over time a dense one, which has the same posterior
-    and is several times as fast for windows of some dozen rows.
-    """
-    if plan.kind != "markov":
-        return model
-    likelihood: Any = model.likelihood
-    network = network_of(model)
-    parameter = next(model.parameters())
-    dense = GPVAE(
-        network.num_outputs,
-        network.num_latents,
-        network,
-        model.model.covar_module,
-        likelihood.decoder,
-        likelihood.observation_model,
-    )
-    return dense.to(device=parameter.device, dtype=parameter.dtype)
-
-
 def training_windows(fitted: FittedTable, shown: TaskTable) -> tuple[TaskDataset, int]:
     """
     What a model learns from: stretches of the series over time, or sets of rows that are near each other.
@@ -273,13 +250,13 @@ class Scorer:
         return {
             "val_score": float(by_output.nanmean()),
             "val_mae": float(torch.cat(errors)[:, numbers_only].nanmean()) if bool(numbers_only.any()) else math.nan,
-            "val_coverage": float(torch.cat(inside)[:, numbers_only].nanmean()) if bool(numbers_only.any()) else math.nan,
+            "val_coverage": float(torch.cat(inside)[:, numbers_only].nanmean())
+            if bool(numbers_only.any())
+            else math.nan,
         }
 
 
-def _some_stretches(
-    shown: TaskTable, rows: np.ndarray, plan: Plan, random: np.random.Generator
-) -> list[np.ndarray]:
+def _some_stretches(shown: TaskTable, rows: np.ndarray, plan: Plan, random: np.random.Generator) -> list[np.ndarray]:
     """Rows of some tasks, or of some stretches of time, around held-out entries; in the order of the tasks."""
     assert plan.time is not None
     is_hidden = np.zeros(len(shown.x), dtype=bool)

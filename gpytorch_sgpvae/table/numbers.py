@@ -130,7 +130,9 @@ def read_anything(column: pd.Series) -> np.ndarray:
     there is none, or none that is finite; nothing is an error.
     """
     if is_date(column):
-        return ((parse_dates(column, bool(is_day_first(column, tell=False))) - ORIGIN) / DAY).to_numpy(float, na_value=np.nan)
+        return ((parse_dates(column, bool(is_day_first(column, tell=False))) - ORIGIN) / DAY).to_numpy(
+            float, na_value=np.nan
+        )
     if types.is_timedelta64_dtype(column.dtype):
         return read_numbers(column)
     if is_mostly_text(column):

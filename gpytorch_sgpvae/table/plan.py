@@ -146,7 +146,9 @@ def number_places(x: np.ndarray) -> np.ndarray:
     return np.unique(x.round(DIGITS), axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def _find_time(inputs: Sequence[InputColumn], plain: list[int], labels: tuple[int, ...], table: TaskTable) -> int | None:
+def _find_time(
+    inputs: Sequence[InputColumn], plain: list[int], labels: tuple[int, ...], table: TaskTable
+) -> int | None:
     """The input along which rows run: a date, the only number, or that without which places come again most often."""
     dates = [d for d in plain if inputs[d].is_date]
     if len(dates) == 1:
@@ -156,7 +158,9 @@ def _find_time(inputs: Sequence[InputColumn], plain: list[int], labels: tuple[in
     candidates = dates or plain
     if not candidates:
         return None
-    counts = {d: len(np.unique(number_places(table.x[:, [k for k in (*plain, *labels) if k != d]]))) for d in candidates}
+    counts = {
+        d: len(np.unique(number_places(table.x[:, [k for k in (*plain, *labels) if k != d]]))) for d in candidates
+    }
     best = min(candidates, key=lambda d: counts[d])
     return best if len(table.x) >= FEWEST_ROWS_OF_PLACE * counts[best] else None
 

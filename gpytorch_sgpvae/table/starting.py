@@ -153,5 +153,3 @@ def _set_lengthscales(
 def _set(matern: MaternKernel, scales: Tensor) -> None:
     scales = (scales / RANGES[matern.nu]).clamp(1e-6, 1e6)
     matern.lengthscale = scales.unsqueeze(-2).expand_as(matern.lengthscale)
-
-

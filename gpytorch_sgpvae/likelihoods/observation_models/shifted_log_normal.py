@@ -59,7 +59,9 @@ class ShiftedLogNormal(Distribution):
 
     def expand(self, batch_shape: Sequence[int], _instance: Distribution | None = None) -> ShiftedLogNormal:
         shape = torch.Size(batch_shape)
-        return ShiftedLogNormal(self.normal.loc.expand(shape), self.normal.scale.expand(shape), self.offset.expand(shape))
+        return ShiftedLogNormal(
+            self.normal.loc.expand(shape), self.normal.scale.expand(shape), self.offset.expand(shape)
+        )
 
     def log_prob(self, value: Tensor) -> Tensor:
         logarithm = (value + self.offset).log()
