@@ -125,15 +125,14 @@ class DecoderLikelihood(Likelihood):
 
     def _expected_by_quadrature(self, observations: Tensor, function_dist: MultivariateNormal) -> Tensor:
         r""":math:`\sum_p \int \mathcal N(h \mid m_{np}, v_{np}) \log p(y_{np} \mid h) \, dh` (`*T x N`)."""
-        rows = as_rows(
-            observations, torch.Size([1, *function_dist.mean.shape[:-1], self.observation_model.num_outputs])
-        )
+        observation_model: Any = self.observation_model
+        rows = as_rows(observations, torch.Size([1, *function_dist.mean.shape[:-1], observation_model.num_outputs]))
         mean, variance = _values(function_dist, linear_part(self.decoder), ~rows.isnan())  # (*T, N, P)
         # the root of a variance of 0 has no gradient
         stddev = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
         nodes, weights = gauss_hermite(mean)  # (S,), (S,)
         values = mean + stddev * nodes.view(-1, *[1] * mean.dim())  # (S, *T, N, P)
-        return torch.einsum("s,s...->...", weights, self.row_log_probs(rows, self.observation_model(values)))
+        return torch.einsum("s,s...->...", weights, self.row_log_probs(rows, observation_model(values)))
 
     def log_marginal(
         self, observations: Tensor, function_dist: MultivariateNormal, *args: Any, **kwargs: Any

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 

@@ -9,7 +9,7 @@ from .reading import TaskTable
 
 # The share of the known entries that is held out, half of it in runs.
 SHARE = 0.1
-# Rows of the stretches that they are in, and how many of these there are, at least: blocks of a dense model take longer.
+# Rows of the stretches that they are in, and how many of these there are, at least: blocks of a dense model take time.
 MOST_ROWS = {"markov": 15_000, "dense": 3_000, "sparse": 15_000}
 NUM_STRETCHES = {"markov": 40, "dense": 10, "sparse": 40}
 # Runs: rows, at most, and the share of a series that they may take.

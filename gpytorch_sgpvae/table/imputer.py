@@ -16,11 +16,11 @@ from tqdm import tqdm
 
 from ..likelihoods import Prediction
 from ..utils.seeds import derive_seed, seeded
-from .errors import TableError, TableWarning, listed
 from .calibration import Calibration
 from .comparison import compare, describe, rivals_ahead
-from .hold_out import hold_out
+from .errors import TableError, TableWarning, listed
 from .fitted import FittedTable
+from .hold_out import hold_out
 from .judgment import calibrated, check_tasks, distant_points, evidence_of, unlike_the_fit
 from .learning import train, usual_minutes
 from .model import as_dtype, check_device, find_centers, make_model
@@ -77,7 +77,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     :param outputs: Columns with holes.
     :param task: Column with the same value in all rows of a task, or what makes tasks of a column of dates, such as
         `"week(date)"` (hour, day, week, month, quarter, year); None if the table is one task.
-    :param covariates: Columns without holes that tell of the outputs, and are never filled: the weather of a model, say.
+    :param covariates: Columns without holes that tell of the outputs, and are never filled: a forecast, say.
     :param periodic: Periods of inputs, in the column's units, or in days for dates: `{"hour": 24}` gives a periodic
         kernel on that input times the one on the others.
     :param families: Families of outputs for which the guess is wrong; category also for inputs whose numbers are
@@ -354,8 +354,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
     def sample(self, df: pd.DataFrame, n: int) -> list[pd.DataFrame]:
         """
-        Draw n filled tables: each is one of the ways the missing values may have been, jointly over all rows of a series
-        over time, and over blocks of neighboring rows in other tables.
+        Draw n filled tables: each is one of the ways the missing values may have been, jointly over all rows of a
+        series over time, and over blocks of neighboring rows in other tables.
 
         :param df: As for :meth:`transform`.
         :param n: How many.

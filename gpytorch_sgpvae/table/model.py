@@ -1,4 +1,4 @@
-"""The model of a table: a kernel for its inputs, latent functions that all outputs share, and some of each one's own."""
+"""The model of a table: a kernel for its inputs, latent functions that outputs share, and some of each one's own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import functools
 import operator
 from typing import Any
 
-import gpytorch
 import numpy as np
 import torch
+from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel
 from sklearn.cluster import KMeans
 from torch import Tensor
@@ -133,7 +133,15 @@ def _kernel(plan: Plan, nu: float, size: int) -> Kernel:
 
 
 def _matern(nu: float, dims: tuple[int, ...], size: int) -> MaternKernel:
-    return MaternKernel(nu=nu, ard_num_dims=len(dims), batch_shape=torch.Size([size]), active_dims=dims)
+    # by their logarithms: lengthscales of hours and of months are learnt in as many steps
+    constraint = Positive(transform=torch.exp, inv_transform=torch.log)
+    return MaternKernel(
+        nu=nu,
+        ard_num_dims=len(dims),
+        batch_shape=torch.Size([size]),
+        active_dims=dims,
+        lengthscale_constraint=constraint,
+    )
 
 
 def matern_of(kernel: Kernel, dims: tuple[int, ...]) -> MaternKernel | None:
@@ -148,10 +156,11 @@ def lengthscales_of(model: AmortizedModel, plan: Plan) -> np.ndarray:
     """The typical lengthscale of the shared latent functions in each input, infinite for labels and cycles (`D`)."""
     kernels = list(model.model.covar_module.kernels)[: plan.num_groups]
     result = np.full(len(plan.numbers) + len(plan.labels) + len(plan.cycles), np.inf)
-    for dims in ((plan.time,), plan.space):
-        if not dims or dims == (None,):
+    time = () if plan.time is None else (plan.time,)
+    for dims in (time, plan.space) if time else (plan.space,):
+        if not dims:
             continue
-        found = [matern_of(kernel, dims) for kernel in kernels]  # type: ignore[arg-type]
+        found = [matern_of(kernel, dims) for kernel in kernels]
         scales = [part.lengthscale.detach().reshape(-1, len(dims)).log().mean(0) for part in found if part is not None]
         if scales:
             result[list(dims)] = torch.stack(scales).mean(0).exp().cpu().numpy()

@@ -13,7 +13,9 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 # A place is learnt from so many tasks, and from so many rows in each of them, on average at least.
 FEWEST_TASKS = 3
 FEWEST_ROWS = 2
-FEWEST_PLACES = 10
+FEWEST_PLACES = 2
+# What is smooth in space is told from so many places.
+FEWEST_FOR_SMOOTH = 10
 # More places than that are not needed to tell what is smooth in space.
 MOST_PLACES = 300
 # What varies over shorter distances than this, in standardized inputs, is a place's own.
@@ -32,27 +34,32 @@ class PlaceEffects:
 
         \bar y_{ts} = w_t + m(s) + e_s + \text{rest}, \qquad e_s \sim \mathcal N(0, \tau^2)
 
-    where :math:`\bar y_{ts}` is the mean of the task's rows at the place and m is smooth in space. Only :math:`e_s` is
-    taken out: what is smooth is left to the model, which knows it at new places too. There e is 0, with the deviation
-    :math:`\tau`.
+    where :math:`\bar y_{ts}` is the mean of the task's rows at the place and m is smooth in space. The constant of a
+    known place is :math:`m(s) + e_s`, and that of a new one :math:`m(s)` with the deviation :math:`\tau`.
 
     A place is made of all inputs but one, the one along which most rows run (the days at a station). A table whose
     places do not come again in several tasks has no effects.
 
     :param inputs: Which inputs make a place.
     :param places: Theirs, as the kernel sees them (`S x d`).
-    :param effects: e (`S x P`).
+    :param effects: m + e (`S x P`).
     :param spread: :math:`\tau` (`P`).
+    :param weights: What each known place adds to m nearby (`S x P`).
+    :param lengthscales: How near (`P x d`).
     """
 
     inputs: list[int]
     places: np.ndarray
     effects: np.ndarray
     spread: np.ndarray
+    weights: np.ndarray
+    lengthscales: np.ndarray
 
     @classmethod
     def none(cls, num_outputs: int) -> PlaceEffects:
-        return cls([], np.zeros((0, 0)), np.zeros((0, num_outputs)), np.zeros(num_outputs))
+        """No place has any."""
+        nothing = np.zeros((0, num_outputs))
+        return cls([], np.zeros((0, 0)), nothing, np.zeros(num_outputs), nothing, np.ones((num_outputs, 0)))
 
     @classmethod
     def fit(cls, x: np.ndarray, y: np.ndarray, tasks: np.ndarray, additive: list[bool], seed: int) -> PlaceEffects:
@@ -61,29 +68,43 @@ class PlaceEffects:
         :param y: Targets (`N x P`).
         :param tasks: The task of each row (`N`).
         :param additive: Which targets an effect can be added to (`P`).
+        :param seed: Of the places that say what is smooth.
         """
         nothing = cls.none(y.shape[1])
         inputs = _find_place_inputs(x)
         if not inputs or not any(additive):
             return nothing
         places, place = np.unique(x[:, inputs].round(DIGITS), axis=0, return_inverse=True)
+        place = place.reshape(-1)
         cells = len(np.unique(place * (tasks.max() + 1) + tasks))
         if cells < FEWEST_TASKS * len(places) or len(x) < FEWEST_ROWS * cells:
             return nothing
-        effects, spread = np.zeros((len(places), y.shape[1])), np.zeros(y.shape[1])
+        effects, weights = np.zeros((2, len(places), y.shape[1]))
+        spread, lengthscales = np.zeros(y.shape[1]), np.ones((y.shape[1], len(inputs)))
         for j in np.flatnonzero(additive):
-            effects[:, j], spread[j] = _own_part(places, _shrunken_means(y[:, j], place, tasks), seed)
-        return cls(inputs, places, effects, spread)
+            effects[:, j] = _shrunken_means(y[:, j], place, tasks)
+            weights[:, j], lengthscales[j], spread[j] = _smooth_part(places, effects[:, j], seed)
+        return cls(inputs, places, effects, spread, weights, lengthscales)
 
     def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The effects at some inputs, and the deviation of those that are not known (`N x P` each)."""
         effects, spread = np.zeros((2, len(x), self.effects.shape[1]))
         if len(self.places):
             numbers = {tuple(place): i for i, place in enumerate(self.places)}
-            found = np.array([numbers.get(tuple(place), -1) for place in x[:, self.inputs].round(DIGITS)], dtype=int)
-            effects[found >= 0] = self.effects[found[found >= 0]]
-            spread[found < 0] = self.spread
+            different, codes = np.unique(x[:, self.inputs].round(DIGITS), axis=0, return_inverse=True)
+            known = np.array([numbers.get(tuple(place), -1) for place in different], dtype=int)
+            values = np.where((known >= 0)[:, None], self.effects[known], self._smooth(different))
+            deviation = np.where((known >= 0)[:, None], 0.0, self.spread)
+            effects, spread = values[codes.reshape(-1)], deviation[codes.reshape(-1)]
         return effects, spread
+
+    def _smooth(self, places: np.ndarray) -> np.ndarray:
+        """M at some places (`n x P`)."""
+        result = np.zeros((len(places), self.effects.shape[1]))
+        for j in np.flatnonzero(self.weights.any(0)):
+            difference = (places[:, None] - self.places[None]) / self.lengthscales[j]
+            result[:, j] = np.exp(-0.5 * np.square(difference).sum(-1)) @ self.weights[:, j]
+        return result
 
 
 def _find_place_inputs(x: np.ndarray) -> list[int]:
@@ -115,17 +136,18 @@ def _shrunken_means(y: np.ndarray, place: np.ndarray, tasks: np.ndarray) -> np.n
     return means
 
 
-def _own_part(places: np.ndarray, means: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
-    """What a smooth function of the place leaves of its means, and how large that is."""
-    scale = means.std()
-    if scale == 0:
-        return np.zeros_like(means), 0.0
-    standardized = (places - places.mean(0)) / np.maximum(places.std(0), 1e-12)
+def _smooth_part(places: np.ndarray, means: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """What each place adds to a smooth function of the place (`S`), how near (`d`), and the deviation from it."""
+    scale, width = means.std(), np.maximum(places.std(0), 1e-12)
+    weights, lengthscales = np.zeros_like(means), width
+    if scale == 0 or len(places) < FEWEST_FOR_SMOOTH:
+        return weights, lengthscales, float(scale)
     chosen = np.random.default_rng(seed).permutation(len(places))[:MOST_PLACES]
     smooth = RBF(np.ones(places.shape[1]), length_scale_bounds=(SHORTEST_LENGTHSCALE, 1e3))
     kernel = ConstantKernel(1.0) * smooth + WhiteKernel(0.1, noise_level_bounds=(1e-4, 1e1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # of lengthscales at their bounds
-        gp = GaussianProcessRegressor(kernel, random_state=seed).fit(standardized[chosen], means[chosen] / scale)
-    own = means - scale * gp.predict(standardized)
-    return own, float(scale * np.sqrt(gp.kernel_.k2.noise_level))
+        gp = GaussianProcessRegressor(kernel, random_state=seed).fit(places[chosen] / width, means[chosen] / scale)
+    fitted = gp.kernel_
+    weights[chosen] = scale * fitted.k1.k1.constant_value * gp.alpha_
+    return weights, width * fitted.k1.k2.length_scale, float(scale * np.sqrt(fitted.k2.noise_level))

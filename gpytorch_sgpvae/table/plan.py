@@ -15,7 +15,7 @@ from .reading import TaskTable
 DIGITS = 9
 # Dimensions of the states of all latent functions of a Markov model, at most: its cost is quadratic in them.
 MOST_STATES = 64
-# Shared latent functions of each of the three groups, at most: more than a few hardly matter over time, where they cost.
+# Shared latent functions of each of the three groups, at most: over time, where they cost, a few are enough.
 MOST_SHARED, MOST_SHARED_OVER_TIME = 12, 3
 # A rough process (of one dimension) and a smooth one (of two) for each of the decoder's values.
 PRIVATE_STATES = 3
@@ -167,7 +167,7 @@ def _find_time(
 
 def _come_again(places: np.ndarray) -> bool:
     number = len(np.unique(number_places(places)))
-    return 1 < number and len(places) >= FEWEST_ROWS_OF_PLACE * number
+    return number > 1 and len(places) >= FEWEST_ROWS_OF_PLACE * number
 
 
 def _vary_in_time_only(table: TaskTable, time: int) -> bool:

@@ -75,7 +75,7 @@ def start(model: AmortizedModel, plan: Plan, outputs: Outputs, table: TaskTable,
         values, precision = observation_model.initial_sites(across.filled, across.observed)
         scores = factor_scores(values, precision > 0, analysis)
         lengthscales = _typical(autocorrelation(across.x, scores.mean, 1 - scores.variance).lengthscale, analysis)
-        own = lengthscales.expand(values.shape[-1], -1)
+        own = autocorrelation(across.x, values, (precision > 0).to(values)).lengthscale  # (J, d)
         _set_lengthscales(model, plan, plan.space, lengthscales, own, spread=False)
 
 

@@ -33,7 +33,8 @@ KIND = "gpytorch_sgpvae.table"
 FORMAT = 4
 # What tensors are called: those of the model, and the arrays of trend and calibration.
 MODEL = "model."
-ARRAYS = ("places", "effects", "spread", "cycles", "anchors", "factors", "marginal")
+PLACES = ("places", "effects", "spread", "weights", "lengthscales")
+ARRAYS = (*PLACES, "cycles", "anchors", "factors", "marginal")
 
 
 def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) -> None:
@@ -107,11 +108,10 @@ def load_table(
         model.load_state_dict({name.removeprefix(MODEL): value for name, value in state.items()})
     except Exception as error:
         raise TableError(f"{path} is damaged or missing: save the model again. ({type(error).__name__})") from error
-    places = PlaceEffects(trend["place_inputs"], *(arrays[name] for name in ("places", "effects", "spread")))
+    places = PlaceEffects(trend["place_inputs"], *(arrays[name] for name in PLACES))
     cycles = Cycles(trend["periods"], trend["harmonics"], arrays["cycles"])
-    calibration = Calibration(
-        *(arrays[name] for name in ("anchors", "factors", "marginal")), tuple(description["not_calibrated"])
-    )
+    failed = tuple(description["not_calibrated"])
+    calibration = Calibration(arrays["anchors"], arrays["factors"], arrays["marginal"], failed)
     evidence = None if description["evidence"] is None else Evidence(**description["evidence"])
     fitted = FittedTable(
         reader,
@@ -130,9 +130,7 @@ def _arrays(fitted: FittedTable) -> dict[str, torch.Tensor]:
     """All that is numbers, and no parameter."""
     trend, calibration = fitted.trend, fitted.calibration
     values = (
-        trend.places.places,
-        trend.places.effects,
-        trend.places.spread,
+        *(getattr(trend.places, name) for name in PLACES),
         trend.cycles.coefficients,
         calibration.anchors,
         calibration.factors,
@@ -165,8 +163,8 @@ def _read_description(folder: Path) -> dict[str, Any]:
         )
     if description["format"] < FORMAT:
         raise TableError(
-            f"{folder} was saved in format {description['format']}, of another kind of model; this version reads format "
-            f"{FORMAT}. Fit the table again."
+            f"{folder} was saved in format {description['format']}, of another kind of model; this version reads "
+            f"format {FORMAT}. Fit the table again."
         )
     return description
 

@@ -50,7 +50,7 @@ class Trend:
         for number, rows in enumerate(table.rows):
             groups[rows] = number
         if len(table.rows) < NUM_STRETCHES and plan.has_places:
-            times = table.x[:, plan.time]  # type: ignore[index]
+            times = table.x[:, plan.time]
             width = np.ptp(times) / NUM_STRETCHES
             stretches = np.floor((times - times.min()) / (width if width > 0 else 1.0)).astype(int)
             groups = np.unique(groups * (NUM_STRETCHES + 1) + stretches, return_inverse=True)[1].reshape(-1)

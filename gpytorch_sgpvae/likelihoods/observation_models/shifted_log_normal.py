@@ -33,7 +33,8 @@ class ShiftedLogNormal(Distribution):
     """
 
     def __init__(self, loc: Tensor, scale: Tensor, offset: Tensor):
-        self.normal = Normal(*torch.broadcast_tensors(loc, scale), validate_args=False)
+        loc, scale = torch.broadcast_tensors(loc, scale)
+        self.normal = Normal(loc, scale, validate_args=False)
         self.offset = offset.expand_as(self.normal.loc)
         super().__init__(self.normal.batch_shape, validate_args=False)
 
