@@ -48,7 +48,8 @@ def compare(
     :param task: The column of the tasks, or None.
     :param seed: Of the trees.
     """
-    numbers = [p for p, column in enumerate(outputs.columns) if column.is_number]
+    asked = (~np.isnan(truth)).any(0)  # an output without a held-out entry has no errors
+    numbers = [p for p, column in enumerate(outputs.columns) if column.is_number and asked[p]]
     names = [outputs.names[p] for p in numbers]
     if not names:
         return pd.DataFrame()
@@ -91,6 +92,17 @@ def rivals_ahead(comparison: pd.DataFrame) -> str | None:
         f"Held-out entries are predicted better by simpler ways than by this model: {text}. The errors are in "
         "comparison_. More known entries, another family or other inputs may help; if not, use the simpler way there."
     )
+
+
+def mark_best(comparison: pd.DataFrame) -> pd.DataFrame:
+    """
+    Whether a method's error is the lowest of its output, for each score that compares methods (booleans).
+
+    :param comparison: What :func:`compare` returned.
+    """
+    scores = {score: comparison[score] for score in ("rmse", "crps")}
+    best = {score: errors.eq(errors.min(axis=1), axis=0) for score, errors in scores.items()}
+    return pd.concat(best, axis=1)
 
 
 def describe(comparison: pd.DataFrame) -> str:
