@@ -115,6 +115,7 @@ class Case:
         return [(grid, in_order(parts, piece).transform(numbers_of)) for grid, piece in zip(grids, pieces, strict=True)]
 
     @cached_property
+    @torch.no_grad()
     def scores(self) -> pd.DataFrame:
         """The scores of hidden entries, as :meth:`SGPVAEImputer.score` has them."""
         truth = torch.where(torch.tensor(self.asked), self.values, torch.nan)
@@ -123,6 +124,7 @@ class Case:
         return score(outputs, [(self.hidden_rows, prediction)], self.fitted.as_tensor(truth.numpy()))
 
     @cached_property
+    @torch.no_grad()
     def comparison(self) -> pd.DataFrame:
         """The errors of hidden entries beside those of simpler ways, see :func:`~.comparison.compare`."""
         rows = self.hidden_rows

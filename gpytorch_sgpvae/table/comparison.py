@@ -109,8 +109,7 @@ def describe(comparison: pd.DataFrame) -> str:
     """The table in lines of text."""
     if comparison.empty:
         return "There are no outputs with numbers to compare."
-    shown = comparison.copy()
-    shown.loc["mean"] = comparison.mean()
+    shown = pd.concat([comparison, comparison.mean().to_frame("mean").T])
     shown["n", ""] = [*comparison["n", ""].astype(int), int(comparison["n", ""].sum())]
     shown.columns = [" ".join(part for part in column if part) for column in shown.columns]
     return shown.to_string(float_format=lambda value: f"{value:.3f}")

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from gpytorch.kernels import MaternKernel
 
+from ..linalg.label_kernels import LabelKernel
 from .calibration import noise_variance
 from .fitted import FittedTable
 from .model import matern_of
@@ -76,8 +77,7 @@ def label_correlations(fitted: FittedTable) -> pd.Series:
     found: dict[str, list[float]] = {inputs[d].name: [] for d in plan.labels}
     for kernel in _kernels(fitted)[: plan.num_groups]:
         for part in kernel.modules():
-            dims = getattr(part, "active_dims", None)
-            if plan.labels and part.has_lengthscale and dims is not None and tuple(dims.tolist()) == plan.labels:
+            if isinstance(part, LabelKernel):
                 scales = part.lengthscale.detach().cpu().double().numpy().reshape(-1, len(plan.labels))
                 for k, d in enumerate(plan.labels):
                     found[inputs[d].name].append(float(np.exp(-1 / scales[:, k]).mean()))

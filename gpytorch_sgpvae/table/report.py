@@ -108,8 +108,8 @@ def _table(case: Case) -> Section:
         ],
         notes=[
             f"The inputs, which say where a row is, are {words.names(case.inputs)}. A family is what the model takes "
-            "the values for: real numbers, positive ones (log-normal), amounts (often exactly 0), counts, flags (of two "
-            "values), or categories. It was guessed from the values, or given."
+            "the values for: real numbers, positive ones (log-normal), amounts (often exactly 0), counts, flags (of "
+            "two values), or categories. It was guessed from the values, or given."
         ],
     )
 
@@ -174,8 +174,8 @@ def _scores(case: Case) -> Section:
         notes=[
             "In comparisons errors are divided by the standard deviation of the output's values, so that 1 is no "
             "better than a guess of the mean, and the lowest are marked. Interpolation runs along the time, in rows "
-            "that agree in everything else; boosting is gradient-boosted trees of what surrounds an entry. The CRPS of a "
-            "method without error bars is its mean absolute error.",
+            "that agree in everything else; boosting is gradient-boosted trees of what surrounds an entry. The CRPS of "
+            "a method without error bars is its mean absolute error.",
             "RMSE and MAE: root mean squared and mean absolute error, in the units of the column (of a flag, of its "
             "probability). NLL: minus the mean log density, in nats. CRPS: the continuous ranked probability score, an "
             "absolute error for distributions. Coverage: of the 95 % interval, ideally 95 %; more for counts and "
@@ -241,8 +241,8 @@ def _calibration(case: Case) -> Section:
         "calibration",
         "Are the error bars honest?",
         text=[
-            f"Of the hidden values of {words.names([case.measured[q] for q in judged])}, {words.percent(inside)} lie in "
-            "their central 95 % interval.",
+            f"Of the hidden values of {words.names([case.measured[q] for q in judged])}, {words.percent(inside)} lie "
+            "in their central 95 % interval.",
             *([warning] if warning is not None else []),
         ],
         pictures=[
@@ -369,4 +369,4 @@ def _series_label(case: Case, part: pd.DataFrame) -> str:
     named.sort(key=lambda name: (name != case.task, name in case.inputs))
     told = [f"{name} {words.text_of(part[name].iloc[0])}" for name in named]
     times = part[case.time]
-    return ", ".join([*told, f"{words.text_of(times.min())} to {words.text_of(times.max())}"])
+    return ", ".join([*told, f"{case.time} {words.text_of(times.min())} to {words.text_of(times.max())}"])
