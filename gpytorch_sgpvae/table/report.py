@@ -225,6 +225,8 @@ def _calibration(case: Case) -> Section:
         panel.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
         panel.set_title(words.short(case.measured[q]), fontsize=9)
         panel.tick_params(labelsize=8)
+    for panel in panels[: len(drawn)][-num_columns:]:  # also above empty ones
+        panel.tick_params(labelbottom=True)
     for panel in panels[len(drawn) :]:
         panel.set_axis_off()
     figure.supxlabel("probability of the interval", fontsize=9)
