@@ -262,7 +262,7 @@ def _calibration(case: Case) -> Section:
                 words.cells_of(told),
             )
         ],
-        notes=["Intervals of counts and flags end at whole numbers, and hold more than they promise."],
+        notes=["Intervals of counts, flags and zeros end at such values, and hold more than they promise."],
     )
 
 
