@@ -23,7 +23,9 @@ from .summaries import score
 FRACTION, SEED = 0.1, 0
 NUM_EXAMPLES, GRID_POINTS = 3, 240
 # Rows of a series that a picture shows, and rows of its task around these that it is predicted from.
-EXAMPLE_ROWS, NEAR_ROWS = 200, 1000
+EXAMPLE_ROWS, NEAR_ROWS = 200, 500
+# Rows whose hidden entries are asked for, at most: more of them hardly change the scores, and take long.
+MOST_ASKED = 3000
 # Outputs that are drawn of a table with more.
 MOST_OUTPUTS = 6
 # Pairs of names of coordinates, the one to the right first.
@@ -49,6 +51,8 @@ class Case:
     :ivar hidden: Which entries of these are hidden (`N x Q`).
     :ivar known: What the model is shown of them (`N x Q`).
     :ivar truth: What it is not (`N x Q`).
+    :ivar hidden_rows: The rows whose hidden entries are asked for, of a large table some of those that have any.
+    :ivar asked: Which entries these are (`N x P`).
     :ivar drawn: Which of them are drawn: the first that have values.
     """
 
@@ -62,26 +66,23 @@ class Case:
         self.values = imputer.read_outputs(self.frame)
         self.num_holes = int(self.frame[self.outputs].isna().to_numpy().sum())
         self.seen, mask = imputer.hide(self.frame, FRACTION, SEED)
-        self.asked = mask.to_numpy(bool)  # (N, P)
+        hidden = mask.to_numpy(bool)  # (N, P)
+        rows = np.flatnonzero(hidden.any(1))
+        if len(rows) > MOST_ASKED:
+            rows = np.sort(np.random.default_rng(SEED).choice(rows, MOST_ASKED, replace=False))
+        self.hidden_rows, self.num_hidden = rows, int(hidden.sum())
+        self.asked = np.zeros_like(hidden)
+        self.asked[rows] = hidden[rows]
         self.table = reader.read(self.seen)
         numbers = [p for p, column in enumerate(self.columns) if column.is_number]
         self.measured = [self.columns[p].name for p in numbers]
-        self.hidden = torch.tensor(self.asked[:, numbers])
+        self.hidden = torch.tensor(hidden[:, numbers])
         self.known = self.values[:, numbers].masked_fill(self.hidden, torch.nan)
         self.truth = self.values[:, numbers].masked_fill(~self.hidden, torch.nan)
         with_values = (~self.values[:, numbers].isnan()).any(0).tolist()
         self.drawn = [q for q, known in enumerate(with_values) if known][:MOST_OUTPUTS]
 
     # What the model says.
-
-    @property
-    def num_hidden(self) -> int:
-        return int(self.asked.sum())
-
-    @cached_property
-    def hidden_rows(self) -> np.ndarray:
-        """The rows with hidden entries."""
-        return np.flatnonzero(self.asked.any(1))
 
     def at_rows(self, rows: np.ndarray) -> Prediction:
         """

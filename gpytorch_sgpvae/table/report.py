@@ -155,6 +155,8 @@ def _scores(case: Case) -> Section:
     text = [
         f"{words.percent(FRACTION)} of the known entries, {case.num_hidden:,}, were hidden and predicted from the rest."
     ]
+    if case.asked.sum() < case.num_hidden:
+        text.append(f"{int(case.asked.sum()):,} of them, in rows that were chosen at random, are judged here.")
     tables = []
     if not case.comparison.empty:
         best = mark_best(case.comparison)["rmse"]
@@ -208,8 +210,8 @@ def _comparison(comparison: pd.DataFrame, of_what: str) -> list[Grid]:
 
 
 def _calibration(case: Case) -> Section:
-    rows = case.hidden.any(-1)
-    part = case.at_rows(np.flatnonzero(rows.numpy())).transform(case.imputer.outputs_.numbers_of)
+    rows = case.hidden_rows
+    part = case.at_rows(rows).transform(case.imputer.outputs_.numbers_of)
     truth = case.truth[rows]
     shares = {level: metrics.coverage(part, truth, level).cpu() for level in sorted({*LEVELS, *TOLD})}  # (Q,) each
     counts = (~truth.isnan()).sum(0)

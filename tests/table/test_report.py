@@ -209,6 +209,16 @@ def test_an_old_page_stays_where_a_new_one_fails(imputer, table, tmp_path):
     assert path.read_text() == "old"
 
 
+def test_of_a_large_table_some_hidden_rows_are_judged(monkeypatch, tmp_path):
+    monkeypatch.setattr("gpytorch_sgpvae.table.case.MOST_ASKED", 20)
+    frame = sensors()
+    imputer = fit(frame, ["when"], ["a", "b", "c"], compare=False)
+    case = Case(imputer, frame)
+    assert len(case.hidden_rows) == 20
+    assert case.scores["n"].sum() == case.asked.sum() < case.num_hidden
+    assert case.known.isnan().sum() == frame[["a", "b", "c"]].isna().to_numpy().sum() + case.num_hidden
+
+
 def test_a_table_of_one_series_with_dates_has_no_map(tmp_path):
     frame = sensors()
     page = written(fit(frame, ["when"], ["a", "b", "c"]), frame, tmp_path)
