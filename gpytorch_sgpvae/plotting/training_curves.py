@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # What a run logs (see gpytorch_sgpvae.training), and which of it belongs together.
 TRAINING_PANELS = {
     "ELBO per observed value (nats)": ("train_elbo", "val_elbo"),
-    "held-out error": ("val_mae", "val_nll"),
+    "held-out error": ("val_score", "val_mae", "val_nll"),
     "coverage of the 95 % interval": ("val_coverage",),
     "hyperparameters": ("noise", "lengthscale_min", "lengthscale_max"),
 }

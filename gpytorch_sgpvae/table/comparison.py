@@ -48,7 +48,8 @@ def compare(
     :param task: The column of the tasks, or None.
     :param seed: Of the trees.
     """
-    numbers = [p for p, column in enumerate(outputs.columns) if column.is_number]
+    asked = (~np.isnan(truth)).any(0)  # an output without a held-out entry has no errors
+    numbers = [p for p, column in enumerate(outputs.columns) if column.is_number and asked[p]]
     names = [outputs.names[p] for p in numbers]
     if not names:
         return pd.DataFrame()
@@ -93,12 +94,22 @@ def rivals_ahead(comparison: pd.DataFrame) -> str | None:
     )
 
 
+def mark_best(comparison: pd.DataFrame) -> pd.DataFrame:
+    """
+    Whether a method's error is the lowest of its output, for each score that compares methods (booleans).
+
+    :param comparison: What :func:`compare` returned.
+    """
+    scores = {score: comparison[score] for score in ("rmse", "crps")}
+    best = {score: errors.eq(errors.min(axis=1), axis=0) for score, errors in scores.items()}
+    return pd.concat(best, axis=1)
+
+
 def describe(comparison: pd.DataFrame) -> str:
     """The table in lines of text."""
     if comparison.empty:
         return "There are no outputs with numbers to compare."
-    shown = comparison.copy()
-    shown.loc["mean"] = comparison.mean()
+    shown = pd.concat([comparison, comparison.mean().to_frame("mean").T])
     shown["n", ""] = [*comparison["n", ""].astype(int), int(comparison["n", ""].sum())]
     shown.columns = [" ".join(part for part in column if part) for column in shown.columns]
     return shown.to_string(float_format=lambda value: f"{value:.3f}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -259,3 +259,17 @@ class FittedTable:
             return iter([Block(np.arange(len(x)), np.flatnonzero(is_asked))])
         counts = (~np.isnan(y)).sum(1)
         return blocks_in_space(x, counts, y.shape[1], is_asked, self.lengthscales)
+
+
+def in_order(parts: Sequence[tuple[np.ndarray, Prediction]], rows: np.ndarray | None = None) -> Prediction:
+    """
+    The predictions of some rows at a time as one.
+
+    :param parts: Numbers of rows, and their prediction.
+    :param rows: Which of these rows, in the order of the result; by default all, in the order of their numbers.
+    """
+    numbers = np.concatenate([part for part, _ in parts])
+    order = np.argsort(numbers)
+    if rows is not None:
+        order = order[np.searchsorted(numbers, rows, sorter=order)]
+    return Prediction.concatenate([prediction for _, prediction in parts], torch.tensor(order))

@@ -19,7 +19,7 @@ from ..utils.seeds import derive_seed, seeded
 from .calibration import Calibration
 from .comparison import compare, describe, rivals_ahead
 from .errors import TableError, TableWarning, listed
-from .fitted import FittedTable
+from .fitted import FittedTable, in_order
 from .hold_out import hold_out
 from .judgment import calibrated, check_tasks, distant_points, evidence_of, unlike_the_fit
 from .learning import train, usual_minutes
@@ -99,6 +99,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     :ivar comparison\_: The errors of held-out entries, in standard deviations of each output, beside those of the mean,
         linear interpolation and boosted trees, a DataFrame.
     :ivar history\_: The scores of held-out entries in the course of training, a DataFrame.
+    :ivar fitted\_: All that was fitted, for those who want to look into it: columns, plan, trend, model, calibration.
     :ivar model\_: The model, an :class:`~gpytorch_sgpvae.AmortizedModel`.
 
     Example:
@@ -218,7 +219,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         truth = np.where(hidden[:, :number], self._values(outputs, table), np.nan)[rows]
         values = self._values(outputs, shown)
         frame = fitted.reader.complete(df).assign(**dict(zip(outputs.names, values.T, strict=True)))
-        prediction = _in_order(list(fitted.predictions(shown, shown, rows, self.seed)))
+        prediction = in_order(list(fitted.predictions(shown, shown, rows, self.seed)))
         task = None if fitted.reader.task is None else fitted.reader.task.name
         with torch.no_grad():
             comparison = compare(outputs, prediction, frame, rows, truth, list(self.inputs), task, self.seed)
@@ -241,7 +242,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
     @property
     def comparison_(self) -> pd.DataFrame:
-        return self._fitted.comparison
+        return self.fitted_.comparison
 
     @property
     def families_(self) -> dict[str, str]:
@@ -249,7 +250,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
     @property
     def outputs_(self) -> Outputs:
-        return self._fitted.reader.outputs.filled
+        return self.fitted_.reader.outputs.filled
 
     def transform(self, df: pd.DataFrame, intervals: bool = False) -> pd.DataFrame:
         """
@@ -260,7 +261,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param intervals: Whether to add, for each output NAME, `NAME_std`, `NAME_lower` and `NAME_upper` (a 95 %
             interval), empty where a value was known, and `NAME_filled`, whether it was not.
         """
-        table = self._fitted.reader.read(df)
+        table = self.fitted_.reader.read(df)
         holes = self._holes(table)
         if not holes.any():
             warnings.warn("The outputs have no holes: the table is returned as it came.", TableWarning, stacklevel=2)
@@ -268,7 +269,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         taken = [name for name in added if intervals and name in df.columns]
         if taken:
             raise TableError(f"The table already has columns {listed(taken)}, which are to be added: rename them.")
-        text = unlike_the_fit(self._fitted, table, self.seed)
+        text = unlike_the_fit(self.fitted_, table, self.seed)
         if text is not None:
             warnings.warn(text, TableWarning, stacklevel=2)
         rows = np.flatnonzero(holes.any(1))
@@ -331,7 +332,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             torch.Size([2, 54, 1])
         """
         with seeded(derive_seed("predictive", self.seed)):
-            return _in_order(list(self._predictions(*self._read_places(df, context), np.arange(len(df)))))
+            return in_order(list(self._predictions(*self._read_places(df, context), np.arange(len(df)))))
 
     def score(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> pd.DataFrame:
         """
@@ -344,7 +345,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param fraction: Of the known entries, to be hidden.
         :param seed: Of their choice.
         """
-        fitted = self._fitted
+        fitted = self.fitted_
         masked, mask = self.hide(df, fraction, seed)
         hidden = mask.to_numpy()
         truth = np.where(hidden, self._values(self.outputs_, fitted.reader.read(df)), np.nan)
@@ -362,11 +363,11 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         """
         if n < 1:
             raise TableError(f"The number of samples must be at least 1, got {n}.")
-        table = self._fitted.reader.read(df)
+        table = self.fitted_.reader.read(df)
         holes = self._holes(table)
         rows = np.flatnonzero(holes.any(1))
         draws = np.full((n, *holes.shape), np.nan)
-        for numbers, values in self._fitted.draws(table, table, rows, n, self.seed):
+        for numbers, values in self.fitted_.draws(table, table, rows, n, self.seed):
             draws[:, numbers] = values.cpu().numpy()
         result = []
         for draw in draws:
@@ -385,7 +386,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
         :param df: As for :meth:`transform`.
         """
-        return torch.tensor(self._values(self.outputs_, self._fitted.reader.read(df)))
+        return torch.tensor(self._values(self.outputs_, self.fitted_.reader.read(df)))
 
     def hide(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
         """
@@ -416,7 +417,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
         :param path: Of the folder; a model that is there is replaced.
         """
-        save_table(Path(path), self._fitted, self.get_params(deep=False))
+        save_table(Path(path), self.fitted_, self.get_params(deep=False))
 
     @classmethod
     def load(
@@ -440,7 +441,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         return f"{text}\n{self.outputs_.description}" if hasattr(self, "_table") else text
 
     @property
-    def _fitted(self) -> FittedTable:
+    def fitted_(self) -> FittedTable:
         if not hasattr(self, "_table"):
             raise TableError("This SGPVAEImputer has not been fitted yet: call fit(table) first.")
         return self._table
@@ -451,28 +452,22 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         return self
 
     def _read_places(self, df: pd.DataFrame, context: pd.DataFrame) -> tuple[TaskTable, TaskTable]:
-        reader = self._fitted.reader
+        reader = self.fitted_.reader
         table = reader.read(context)
         return table, reader.read_places(df, context, table)
 
     def _holes(self, table: TaskTable) -> np.ndarray:
         """Which entries of the outputs are missing (`N x P`)."""
-        return np.isnan(table.y[:, : self._fitted.reader.num_filled])
+        return np.isnan(table.y[:, : self.fitted_.reader.num_filled])
 
     def _predictions(
         self, context: TaskTable, places: TaskTable, rows: np.ndarray
     ) -> Iterator[tuple[np.ndarray, Prediction]]:
         shown = self.progress and len(rows) > MOST_ROWS_WITHOUT_BAR
         with tqdm(total=len(rows), desc="predict", unit="row", disable=not shown) as bar:
-            for asked, prediction in self._fitted.predictions(context, places, rows, self.seed):
+            for asked, prediction in self.fitted_.predictions(context, places, rows, self.seed):
                 yield asked, prediction
                 bar.update(len(asked))
 
     def _as_tensor(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=as_dtype(self.dtype), device=self.device or "cpu")
-
-
-def _in_order(parts: list[tuple[np.ndarray, Prediction]]) -> Prediction:
-    """The predictions of some rows at a time as one, in the order of the rows."""
-    order = np.argsort(np.concatenate([rows for rows, _ in parts]))
-    return Prediction.concatenate([prediction for _, prediction in parts], torch.tensor(order))
