@@ -18,8 +18,10 @@ from ..utils.seeds import derive_seed, seeded
 from .errors import TableError, TableWarning, listed
 from .calibration import Calibration
 from .comparison import compare, describe, rivals_ahead
-from .hold_out import hold_out
+from .description import MOST_INDUCING, MOST_LATENTS
 from .fitted import FittedTable
+from .forecast import rows_past_the_end
+from .hold_out import hold_out
 from .judgment import calibrated, check_tasks, distant_points, evidence_of, unlike_the_fit
 from .learning import train, usual_minutes
 from .model import as_dtype, check_device, find_centers, make_model
@@ -197,8 +199,10 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
                 )
         if self.max_minutes is not None and not self.max_minutes > 0:
             raise TableError(f"max_minutes must be positive, or None for the usual time, got {self.max_minutes!r}.")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
-            raise TableError(f"seed must be a whole number from 0, got {self.seed!r}.")
+        for name, most in (("num_latents", MOST_LATENTS), ("num_inducing", MOST_INDUCING)):
+            if (getattr(self, name) or 0) > most:
+                raise TableError(f"{name} must be at most {most}, got {getattr(self, name)!r}.")
+        _check_seed(self.seed)
         check_device(self.device)
 
     def _judge(
@@ -310,6 +314,18 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         predictions = self._predictions(table, places, rows)
         return summarize(self.outputs_, predictions, rows, intervals=True).set_index(df.index)
 
+    def forecast(self, df: pd.DataFrame, horizon: int) -> pd.DataFrame:
+        """
+        Predict the outputs past the end of a table: for each series (the rows that agree in the task and in all inputs
+        but the time) further rows at its usual step after its last one, with the columns of :meth:`predict` beside
+        their task and inputs. Covariates and inputs with a period are not known then: predict rows that have them.
+
+        :param df: As for :meth:`transform`.
+        :param horizon: How many rows for each series.
+        """
+        places = rows_past_the_end(self._fitted, df, horizon)
+        return pd.concat([places, self.predict(places, context=df)], axis=1)
+
     @torch.no_grad()
     def predictive(self, df: pd.DataFrame, context: pd.DataFrame) -> Prediction:
         """
@@ -396,6 +412,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         """
         if not 0 < fraction < 1:
             raise TableError(f"The fraction to hide must be between 0 and 1, got {fraction}.")
+        _check_seed(seed)
         names = list(self.outputs)
         check_columns(df, names)
         known = df[names].notna().to_numpy()
@@ -464,6 +481,11 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
     def _as_tensor(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=as_dtype(self.dtype), device=self.device or "cpu")
+
+
+def _check_seed(seed: Any) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
+        raise TableError(f"seed must be a whole number from 0 to 2**64 - 1, got {seed!r}.")
 
 
 def _in_order(parts: list[tuple[np.ndarray, Prediction]]) -> Prediction:
