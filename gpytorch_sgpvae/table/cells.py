@@ -199,8 +199,8 @@ def _in_order(column: pd.Series, day_first: bool) -> pd.Series:
     if wrong:
         row = int(np.flatnonzero((column == wrong[0]).to_numpy())[0])
         raise TableError(
-            f"Column {column.name!r} is to be read with the {'day' if day_first else 'month'} first, but {wrong[0]!r} in "
-            f"{name_row(column, row)} is no such date. Correct it, or say "
+            f"Column {column.name!r} is to be read with the {'day' if day_first else 'month'} first, but {wrong[0]!r} "
+            f"in {name_row(column, row)} is no such date. Correct it, or say "
             f"{'--month-first' if day_first else '--day-first'}."
         )
     return column.map(lambda cell: order.get(cell, cell), na_action="ignore") if order else column

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from pandas.api import types
@@ -37,8 +39,8 @@ def rows_past_the_end(fitted: FittedTable, frame: pd.DataFrame, horizon: int) ->
         )
     if plan.time is None:
         raise TableError(
-            f"No series of rows runs along one of the inputs {listed(names)}, so that there is no end to forecast from: "
-            "write the rows to come into a table, and predict there (in Python predict, in the command --at)."
+            f"No series of rows runs along one of the inputs {listed(names)}, so that there is no end to forecast "
+            "from: write the rows to come into a table, and predict there (in Python predict, in the command --at)."
         )
     reader.check(frame)
     time, whole = names[plan.time], reader.complete(frame)
@@ -62,7 +64,7 @@ def _numbers(column: pd.Series) -> pd.Series:
     return column if types.is_integer_dtype(column.dtype) else pd.Series(read_numbers(column), index=column.index)
 
 
-def _usual_step(series: list[np.ndarray]) -> np.generic:
+def _usual_step(series: list[np.ndarray]) -> Any:
     """The median of all steps."""
     steps = [np.diff(times) for times in series if len(times) > 1]
     if not steps:
@@ -70,7 +72,7 @@ def _usual_step(series: list[np.ndarray]) -> np.generic:
     return np.sort(np.concatenate(steps))[sum(map(len, steps)) // 2]
 
 
-def _after(times: pd.Series, horizon: int, usual: np.generic) -> pd.Series | pd.DatetimeIndex:
+def _after(times: pd.Series, horizon: int, usual: Any) -> pd.Series | pd.DatetimeIndex:
     """Times past the last one: in months if all are on one day of theirs, else at the usual step."""
     different = times.drop_duplicates().sort_values()
     last, count = different.iloc[-1], np.arange(1, horizon + 1)

@@ -484,8 +484,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
 
 def _check_seed(seed: Any) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
-        raise TableError(f"seed must be a whole number from 0 to 2**64 - 1, got {seed!r}.")
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
+        raise TableError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")
 
 
 def _in_order(parts: list[tuple[np.ndarray, Prediction]]) -> Prediction:

@@ -20,9 +20,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
 from ..models import GPVAE, AmortizedModel
-from ..training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
+from ..training import FinishStepOnInterrupt, SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 from ..training.quiet import quiet_lightning
-from ..training.trainer import FinishStepOnInterrupt
 from .blocks import window
 from .errors import TableWarning
 from .fitted import FittedTable

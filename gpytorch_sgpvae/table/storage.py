@@ -132,7 +132,7 @@ def load_table(
     places = PlaceEffects(trend["place_inputs"], *(arrays[name] for name in ("places", "effects", "spread")))
     cycles = Cycles(trend["periods"], trend["harmonics"], arrays["cycles"])
     calibration = Calibration(
-        *(arrays[name] for name in ("anchors", "factors", "marginal")), tuple(description["not_calibrated"])
+        arrays["anchors"], arrays["factors"], arrays["marginal"], tuple(description["not_calibrated"])
     )
     evidence = None if description["evidence"] is None else Evidence(**description["evidence"])
     fitted = FittedTable(

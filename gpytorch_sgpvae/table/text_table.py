@@ -169,9 +169,7 @@ def _guess_separator(text: str) -> str:
     return max(SEPARATORS, key=lambda separator: header.count(separator))  # the first of several
 
 
-def _records(
-    text: str, position: int, separator: str, source: str
-) -> Iterator[tuple[list[str] | None, str, int]]:
+def _records(text: str, position: int, separator: str, source: str) -> Iterator[tuple[list[str] | None, str, int]]:
     """Yield the cells of a line (None if it is blank), what ends it (all of a blank line), and the line's number."""
     other = f"[^{re.escape(separator)}\r\n]*"
     cell = re.compile(rf'("[^"]*(?:""[^"]*)*"{other}|(?!"){other})({re.escape(separator)}|\r\n|\r|\n|\Z)')
