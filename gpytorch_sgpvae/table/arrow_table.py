@@ -60,14 +60,13 @@ class ArrowTable:
                 plain = kind = pyarrow.array(list(values)).type
             if pyarrow.types.is_integer(plain):
                 values = [round(float(value)) for value in values]
-            elif pyarrow.types.is_floating(plain):
-                values = [float(value) for value in values]
             try:
                 new = np.full(len(column), None, dtype=object)
                 new[numbers] = list(values)
                 is_new = np.zeros(len(column), dtype=bool)
                 is_new[numbers] = True
-                cells = pyarrow.array(new.tolist(), type=plain)
+                is_decimal = pyarrow.types.is_decimal(plain)
+                cells = pyarrow.array(new.tolist(), type=None if is_decimal else plain).cast(plain, safe=not is_decimal)
                 known = column.cast(plain).combine_chunks()
                 result = pyarrow.compute.if_else(pyarrow.array(is_new), cells, known)
                 result = result.dictionary_encode().cast(kind) if plain is not kind else result

@@ -194,7 +194,7 @@ def _comparison(table: pd.DataFrame) -> dict[str, Any]:
                 place.setdefault(name, {})[method] = value
             else:
                 place[name] = value
-    return {"comparison": result, "rmse": result.get("rmse", {})}
+    return {"comparison": result}
 
 
 def _tell(options: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
