@@ -95,7 +95,7 @@ def parse(data: bytes, source: str) -> ArrowTable:
     :param source: What errors call it.
     """
     try:
-        return ArrowTable(source, pyarrow.parquet.read_table(io.BytesIO(data)))
+        return ArrowTable(source, pyarrow.parquet.ParquetFile(io.BytesIO(data)).read())
     except Exception as error:  # pyarrow has many kinds for what is damaged
         raise TableError(f"{source} cannot be read as a Parquet table: {_first_line(error)}") from error
 
@@ -106,8 +106,8 @@ def from_frame(frame: pd.DataFrame, source: str) -> ArrowTable:
     try:
         return ArrowTable(source, pyarrow.Table.from_pandas(frame, preserve_index=index))
     except (pyarrow.ArrowException, ValueError, TypeError) as error:
-        raise TableError(f"{source} cannot be written as a Parquet table: {_first_line(error)}. Use CSV.") from error
+        raise TableError(f"{source} cannot be written as a Parquet table: {_first_line(error)} Use CSV.") from error
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".") + "."

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..likelihoods import Prediction
 from ..utils.seeds import derive_seed, seeded
-from .errors import TableError, TableWarning, listed
 from .calibration import Calibration
 from .comparison import compare, describe, rivals_ahead
 from .description import MOST_INDUCING, MOST_LATENTS
+from .errors import TableError, TableWarning, listed
 from .fitted import FittedTable
 from .forecast import rows_past_the_end
 from .hold_out import hold_out

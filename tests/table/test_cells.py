@@ -75,7 +75,9 @@ def test_dates_are_put_into_the_order_that_was_asked_for():
 
 def test_dates_that_may_be_read_in_two_ways_are_refused():
     frame = pd.DataFrame({"date": ["01/02/2024", "03/02/2024"]})
-    with pytest.raises(TableError, match=r"'date' tells days from months: '01/02/2024' .* --day-first or --month-first"):
+    with pytest.raises(
+        TableError, match=r"'date' tells days from months: '01/02/2024' .* --day-first or --month-first"
+    ):
         Reading().check(frame, ["date"])
     assert Reading().check(frame, ["date"], settled=["date"]).equals(frame)
 
@@ -92,7 +94,9 @@ def test_dates_of_which_the_column_tells_the_order_are_left_as_they_are(cells):
 
 def test_a_date_that_is_none_in_the_order_that_was_asked_for_is_named():
     frame = pd.DataFrame({"date": ["01/02/2024", "01/13/2024"]})
-    with pytest.raises(TableError, match=r"with the day first, but '01/13/2024' in row 2 is no such date.*--month-first"):
+    with pytest.raises(
+        TableError, match=r"with the day first, but '01/13/2024' in row 2 is no such date.*--month-first"
+    ):
         Reading(day_first=True).check(frame, ["date"])
 
 

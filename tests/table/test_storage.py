@@ -190,16 +190,25 @@ WEIGHT = "model.likelihood.decoder.bias"
 WRONG_TENSORS = {
     "nan weights": (change_tensors(lambda state: state[WEIGHT].fill_(torch.nan)), "not finite"),
     "infinite weights": (change_tensors(lambda state: state[WEIGHT].fill_(torch.inf)), "not finite"),
-    "nan factors": (change_tensors(lambda state: state["factors"].fill_(torch.nan)), "factors has numbers that are not"),
+    "nan factors": (
+        change_tensors(lambda state: state["factors"].fill_(torch.nan)),
+        "factors has numbers that are not",
+    ),
     "a missing tensor": (change_tensors(lambda state: state.pop(WEIGHT)), "decoder.bias is missing, expected a tensor"),
     "missing factors": (change_tensors(lambda state: state.pop("factors")), "factors is missing, expected"),
-    "another shape": (change_tensors(lambda state: state.update({WEIGHT: torch.ones(7)})), r"of shape \(7,\), expected"),
+    "another shape": (
+        change_tensors(lambda state: state.update({WEIGHT: torch.ones(7)})),
+        r"of shape \(7,\), expected",
+    ),
     "another tensor": (change_tensors(lambda state: state.update(more=torch.ones(7))), "expected no such tensor"),
     "text": (change_tensors(lambda state: state.update({WEIGHT: "1"})), "is missing, expected a tensor"),
     "a list": (lambda folder: write_tensors(tensors_of(folder), [1]), "something else than tensors"),
     "no tensors": (lambda folder: tensors_of(folder).unlink(), "is missing"),
     "an empty file": (lambda folder: tensors_of(folder).write_bytes(b""), "has no checksum"),
-    "half a file": (lambda folder: tensors_of(folder).write_bytes(tensors_of(folder).read_bytes()[:999]), "no checksum"),
+    "half a file": (
+        lambda folder: tensors_of(folder).write_bytes(tensors_of(folder).read_bytes()[:999]),
+        "no checksum",
+    ),
     "tensors of torch's own": (lambda folder: torch.save({}, tensors_of(folder)), "no checksum"),
     "an empty description": (lambda folder: (folder / "imputer.json").write_text(""), "does not end with its checksum"),
     "a description of older versions": (

@@ -55,7 +55,9 @@ class Generated:
         return special or self.random.random() < 0.2
 
     def make_row(self, n):
-        temp = self.pick(["", "NA", "nan", '""', '"NA"', " "]) if self.holes[n] else self.pick(["20", '"20.50"', " 3.1"])
+        temp = (
+            self.pick(["", "NA", "nan", '""', '"NA"', " "]) if self.holes[n] else self.pick(["20", '"20.50"', " 3.1"])
+        )
         odd = [self.pick(ODD_CELLS) for _ in self.names[2:]]
         if self.encoding == "cp1252":
             odd = [cell.encode("cp1252", "replace").decode("cp1252") for cell in odd]

@@ -27,6 +27,11 @@ class LabelColumn(OutputColumn):
         levels = _labels(column)
         check_varies(column, len(levels))
         cls.check_levels(str(column.name), levels)
+        if len(levels) == column.notna().sum() > 2:
+            raise TableError(
+                f"The output {column.name!r} has another label in each row, such as {_some(levels)}: nothing can be "
+                "learnt of labels that never come again. Is it text that should stay out of the outputs?"
+            )
         return cls(str(column.name), levels=levels)
 
     @classmethod
