@@ -57,6 +57,9 @@ class Reading:
         :param has_holes: Whether marks stand for missing values; in columns without holes only empty cells do.
         :param is_text: Whether cells are labels, also where these are numbers.
         """
+        numbers = self._read_numbers(cells, has_holes) if not is_text else None
+        if numbers is not None:
+            return pd.Series(numbers, name=name)
         found = {cell: self._read_cell(cell, has_holes) for cell in dict.fromkeys(cells)}
         present = {cell: value for cell, value in found.items() if value is not None}
         if has_holes and self.marks is None:
@@ -66,12 +69,12 @@ class Reading:
             return column
         if present and all(cell in BOOLEANS for cell in present):
             return column.map(BOOLEANS, na_action="ignore").astype(object)
-        numbers = pd.to_numeric(pd.Series(list(present.values()), dtype=object), errors="coerce").astype(float)
-        if numbers.notna().all():
-            values = dict(zip(present, numbers, strict=True))
+        numbers = _to_numbers(list(present.values()))
+        if not np.isnan(numbers).any():
+            values = dict(zip(present, numbers.tolist(), strict=True))
             return pd.Series([values.get(cell, np.nan) for cell in cells], dtype=float, name=name)
         commas = [cell for cell in present if _WITH_COMMA.fullmatch(cell)]
-        if self.decimal == "." and len(commas) > (len(present) - int(numbers.notna().sum())) / 2:
+        if self.decimal == "." and len(commas) > int(np.isnan(numbers).sum()) / 2:
             raise TableError(
                 f"Column {name!r} has numbers with a comma, such as {commas[0]!r}: if it stands before decimals, say "
                 "--decimal=, (with the comma); if not, take it out."
@@ -107,6 +110,17 @@ class Reading:
                 marks = [_number(mark) for mark in self.marks] if types.is_numeric_dtype(column.dtype) else self.marks
                 frame[name] = column.mask(column.isin([mark for mark in marks if mark is not None]))
         return frame
+
+    def _read_numbers(self, cells: Sequence[str], has_holes: bool) -> np.ndarray | None:
+        """The numbers of a column that has nothing else but marks, NaN for these; None if there is anything else."""
+        numbers = _to_numbers(cells)
+        missing = np.isnan(numbers)
+        others = {cells[i] for i in np.flatnonzero(missing)}
+        if missing.all() or any(self._read_cell(cell, has_holes) is not None for cell in others):
+            return None
+        marks = [_number(mark) for mark in self.marks or ()] if has_holes else []
+        numbers[np.isin(numbers, [mark for mark in marks if mark is not None])] = np.nan
+        return numbers
 
     def _read_cell(self, cell: str, has_holes: bool) -> str | None:
         """The cell with a decimal point, or None."""
@@ -204,6 +218,11 @@ def _in_order(column: pd.Series, day_first: bool) -> pd.Series:
             f"{'--month-first' if day_first else '--day-first'}."
         )
     return column.map(lambda cell: order.get(cell, cell), na_action="ignore") if order else column
+
+
+def _to_numbers(cells: Sequence[str]) -> np.ndarray:
+    """NaN for those that are none."""
+    return pd.to_numeric(pd.Series(cells, dtype=object), errors="coerce").to_numpy(float, na_value=np.nan).copy()
 
 
 def _number(text: str) -> float | None:

@@ -20,6 +20,7 @@ import torch
 from ..training import TrainingStoppedError
 from .cells import Reading
 from .errors import TableError, TableWarning, listed
+from .families.label_columns import CategoryColumn
 from .files import PIPE, check_room, check_source, check_target, frame_to_bytes, write_bytes
 from .imputer import SGPVAEImputer
 from .lossless import FileTable, Roles, read_file, with_whole_numbers
@@ -83,7 +84,7 @@ def _fit(options: argparse.Namespace) -> None:
     check_room(options.output)
     families = options.family or {}
     periods = {name: _number(name, value) for name, value in (options.periodic or {}).items()}
-    labels = tuple(name for name in options.inputs if families.get(name) == "category")
+    labels = tuple(name for name in options.inputs if families.get(name) == CategoryColumn.family)
     covariates = tuple(options.covariates or ())
     roles = Roles(tuple(options.inputs), tuple(options.outputs), covariates, options.task, labels)
     imputer = SGPVAEImputer(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from .errors import TableError
-from .families import FAMILIES
+from .families import FAMILIES, make_column
 from .families.label_columns import MOST_LABELS
 from .inputs import MOST_LEVELS
 
@@ -62,7 +62,7 @@ def check_description(content: Mapping[str, Any]) -> None:
         raise DescriptionError(f"trend names an input beyond the {number} that there are")
     if len(trend["periods"]) != len(trend["harmonics"]):
         raise DescriptionError("trend.periods and trend.harmonics are of different lengths")
-    values = sum(len(column["levels"]) if column["family"] == "category" else 1 for column in outputs)
+    values = sum(make_column(column).num_values for column in outputs)
     latents = plan["group_size"] * plan["num_groups"] + plan["num_private"] * values
     if values > MOST_VALUES or latents * values > MOST_WEIGHTS or not latents:
         raise DescriptionError(f"the model has {latents} latent functions of {values} values, which is out of bounds")
@@ -177,7 +177,7 @@ def _output(value: Any, where: str) -> None:
         scale=_real(above=0.0),
         levels=_list(_label, MOST_LABELS),
     )(value, where)
-    low, high = {"flag": (2, 2), "category": (2, MOST_LABELS)}.get(value["family"], (0, 0))
+    low, high = FAMILIES[value["family"]].num_levels
     if not low <= len(value["levels"]) <= high or len(set(value["levels"])) != len(value["levels"]):
         raise DescriptionError(f"{where}.levels are not those of a {value['family']}")
 

@@ -140,11 +140,12 @@ class FileTable:
     def _texts(self, name: str, values: pd.Series, is_whole: bool) -> list[str]:
         """What cells are to say: a label as the column writes it, a number in as few digits as tell it."""
         spelled = self._spellings(name) if is_whole else {}
-        return [self._text(value, spelled, is_whole) for value in values.tolist()]
+        texts, cells = [""] * len(values), values.tolist()
+        for number in np.flatnonzero(values.notna().to_numpy()):
+            texts[number] = self._text(cells[number], spelled, is_whole)
+        return texts
 
     def _text(self, value: Any, spelled: dict[Any, str], is_whole: bool) -> str:
-        if value is None or value is pd.NA or value is pd.NaT or value != value:
-            return ""
         if value in spelled:
             return spelled[value]
         if isinstance(value, float):
@@ -207,9 +208,7 @@ def _frame_of(table: TextTable, roles: Roles, reading: Reading) -> pd.DataFrame:
     for number, name in enumerate(table.names):
         cells = table.column(number)
         is_task = roles.task is not None and name in (roles.task, _source(roles.task)) and name not in roles.inputs
-        if is_task:
-            columns.append(reading.read_text(cells, name))
-        elif name in roles.inputs and name in roles.labels:
+        if is_task or (name in roles.inputs and name in roles.labels):
             columns.append(reading.read_text(cells, name))
         elif name in (*roles.inputs, *roles.outputs, *roles.covariates):
             has_holes = name in (*roles.outputs, *roles.covariates)

@@ -77,9 +77,8 @@ class TextTable:
             for number, cell in zip(numbers, cells, strict=True):
                 was_quoted = rows[number][place].startswith('"')
                 rows[number][place] = self._quote(cell, was_quoted)
-        for cells in added.values():
-            for row, cell in zip(rows, cells, strict=True):
-                row.append(self._quote(cell))
+        for row, *cells in zip(rows, *added.values(), strict=True):
+            row += [self._quote(cell) if cell else cell for cell in cells]
         header = [*self.header, *(self._quote(name) for name in added)]
         return replace(self, header=header, rows=rows)
 
@@ -91,8 +90,12 @@ class TextTable:
         return "".join(lines).encode(self.encoding)
 
     def _quote(self, cell: str, always: bool = False) -> str:
-        special = any(character in cell for character in (self.separator, '"', "\r", "\n"))
-        return '"' + cell.replace('"', '""') + '"' if special or always else cell
+        return '"' + cell.replace('"', '""') + '"' if always or self._special.search(cell) else cell
+
+    @cached_property
+    def _special(self) -> re.Pattern[str]:
+        """What needs quotes around it."""
+        return re.compile(f'["\r\n{re.escape(self.separator)}]')
 
 
 def parse(data: bytes, source: str, separator: str | None = None, encoding: str | None = None) -> TextTable:

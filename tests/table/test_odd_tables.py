@@ -6,6 +6,8 @@ import gzip
 import re
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from command_files import dated_imputer, folder_of, labelled_imputer, make_labelled, make_series, run, tiny_imputer
 
@@ -220,7 +222,7 @@ FITS = {
     "an output of dates": (
         [],
         frame(temp=[f"2024-01-{n + 1:02}" for n in range(20)]),
-        "'temp' holds dates, and outputs are numbers or labels",
+        "'temp' holds dates where real numbers are expected",
     ),
     "an input of one value": ([], TABLE.iloc[[0, 10]].assign(day=1).to_csv(index=False), "same value|One row|one row"),
     "an input of free text": (["--inputs", "n"], frame(n=[f"x{n}" for n in range(20)]), "different labels in 20 rows"),
@@ -469,9 +471,6 @@ def test_no_memory_gets_a_sentence(place, capsys, monkeypatch):
 
 
 def test_parquet_with_a_column_twice_gets_a_sentence(tmp_path, capsys):
-    pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
-
     arrays = [pyarrow.array(TABLE[name], from_pandas=True) for name in ("site", "day", "temp", "temp")]
     table = pyarrow.table(arrays, names=["site", "day", "temp", "temp"])
     pyarrow.parquet.write_table(table, tmp_path / "t.parquet")

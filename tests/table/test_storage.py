@@ -15,7 +15,7 @@ import torch
 from command_files import dated_imputer, folder_of, labelled_imputer, make_labelled, make_series, tiny_imputer
 
 from gpytorch_sgpvae.table import SGPVAEImputer, TableError
-from gpytorch_sgpvae.table import storage as storage
+from gpytorch_sgpvae.table import storage
 from gpytorch_sgpvae.utils.json_files import read_json, write_json
 from gpytorch_sgpvae.utils.locks import LOCK_NAME, locked
 from gpytorch_sgpvae.utils.tensor_files import read_tensors, write_tensors
@@ -92,7 +92,7 @@ def test_two_hundred_flipped_bits_are_all_seen(folder):
             data = bytearray(whole)
             data[random.integers(len(data))] ^= 1 << random.integers(8)
             path.write_bytes(data)
-            with pytest.raises(TableError, match="damaged|cannot be read|is no"):
+            with pytest.raises(TableError, match=r"damaged|cannot be read|is no"):
                 SGPVAEImputer.load(folder)
         path.write_bytes(whole)
     SGPVAEImputer.load(folder)
@@ -306,7 +306,7 @@ def test_only_what_was_fitted_is_saved(tmp_path):
 def test_what_could_not_be_loaded_is_not_saved(tmp_path):
     imputer = SGPVAEImputer.load(folder_of(tiny_imputer))
     imputer.seed = -5
-    with pytest.raises(TableError, match="cannot be saved, because nobody could load it: parameters.seed is -5"):
+    with pytest.raises(TableError, match=r"cannot be saved, because nobody could load it: parameters\.seed is -5"):
         imputer.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
 

@@ -48,8 +48,8 @@ def fit_column(column: pd.Series, family: str | None = None) -> OutputColumn:
         )
     if family is None and is_date(column):
         raise TableError(
-            f"The output {column.name!r} holds dates, and outputs are numbers or labels: name it among the inputs, or "
-            "leave it out."
+            f"Column {column.name!r} holds dates where real numbers are expected. Convert or leave it out, or name it "
+            "among the inputs."
         )
     if family is not None and family not in FAMILIES:
         raise TableError(f"There is no family {family!r} for output {column.name!r}: choose of {listed(FAMILIES)}.")

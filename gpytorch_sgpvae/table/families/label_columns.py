@@ -74,6 +74,7 @@ class FlagColumn(LabelColumn):
     """Two labels, yes or no, 0 or 1: Bernoulli."""
 
     family = "flag"
+    num_levels = (2, 2)
     scores = (*OutputColumn.scores, "accuracy")
 
     @classmethod
@@ -97,6 +98,7 @@ class CategoryColumn(LabelColumn):
     """Labels without an order, from 3 to 50 of them: a probability for each."""
 
     family = "category"
+    num_levels = (2, MOST_LABELS)
     is_number = False
     scores = ("nll", "accuracy")
 
