@@ -161,7 +161,11 @@ def _report(options: argparse.Namespace) -> None:
     check_source(options.table)
     check_target(str(options.output))
     imputer = _load(options)
-    write_report(imputer, _read(options, options.table, Roles.of(imputer)).frame, options.output)
+    roles = Roles.of(imputer)
+    frame = _read(options, options.table, roles).frame
+    # others may have one name between them, which a page cannot show
+    shown = [name in roles.named or list(frame.columns).count(name) == 1 for name in frame.columns]
+    write_report(imputer, frame.loc[:, shown], options.output)
     _tell(options, {"output": str(options.output)}, f"Wrote {options.output}.")
 
 

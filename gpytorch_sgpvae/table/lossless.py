@@ -59,6 +59,11 @@ class Roles:
         )
 
     @property
+    def named(self) -> list[str]:
+        """All columns that have a role."""
+        return [*self.dates, *self.outputs, *self.covariates]
+
+    @property
     def dates(self) -> list[str]:
         """Columns that may hold dates."""
         return [*self.inputs, *([] if self.task is None else [self.task, _source(self.task)])]

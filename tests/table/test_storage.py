@@ -14,8 +14,7 @@ import pytest
 import torch
 from command_files import dated_imputer, folder_of, labelled_imputer, make_labelled, make_series, tiny_imputer
 
-from gpytorch_sgpvae.table import SGPVAEImputer, TableError
-from gpytorch_sgpvae.table import storage
+from gpytorch_sgpvae.table import SGPVAEImputer, TableError, storage
 from gpytorch_sgpvae.utils.json_files import read_json, write_json
 from gpytorch_sgpvae.utils.locks import LOCK_NAME, locked
 from gpytorch_sgpvae.utils.tensor_files import read_tensors, write_tensors
