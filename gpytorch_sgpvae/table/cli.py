@@ -23,7 +23,7 @@ from .errors import TableError, TableWarning, listed
 from .families.label_columns import CategoryColumn
 from .files import PIPE, check_room, check_source, check_target, frame_to_bytes, write_bytes
 from .imputer import SGPVAEImputer
-from .lossless import FileTable, Roles, read_file, with_whole_numbers
+from .lossless import FileTable, Roles, is_whole, read_file, with_whole_numbers
 from .options import make_parser
 from .storage import check_folder
 from .text_table import TextTable
@@ -134,7 +134,8 @@ def _predict(options: argparse.Namespace) -> None:
     if options.at is None:
         predicted = imputer.forecast(table.frame, options.horizon)
         separator = table.table.separator if isinstance(table.table, TextTable) else ","
-        frame = with_whole_numbers(predicted, columns)
+        whole = [name for name in roles.inputs if is_whole(table.frame, name) and is_whole(predicted, name)]
+        frame = with_whole_numbers(predicted, columns).astype(dict.fromkeys(whole, "int64"))
         write_bytes(frame_to_bytes(frame, options.output, separator, options.decimal), options.output)
     else:
         places = _read(options, options.at, roles, is_places=True)

@@ -16,13 +16,22 @@ from torch import Tensor
 from ..likelihoods import Prediction
 from ..utils.seeds import derive_seed, seeded
 from .calibration import Calibration
-from .comparison import compare, describe, rivals_ahead
+from .comparison import describe, rivals_ahead
 from .description import MOST_INDUCING, MOST_LATENTS
 from .errors import TableError, TableWarning, listed
 from .fitted import FittedTable
 from .forecast import rows_past_the_end
 from .hold_out import hold_out
-from .judgment import calibrated, check_tasks, distant_points, evidence_of, unlike_the_fit
+from .judgment import (
+    calibrated,
+    check_tasks,
+    compared,
+    distant_points,
+    evidence_of,
+    in_order,
+    known_values,
+    unlike_the_fit,
+)
 from .learning import train, usual_minutes
 from .model import as_dtype, check_device, find_centers, make_model
 from .outputs import Outputs
@@ -75,7 +84,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     :param outputs: Columns with holes.
     :param task: Column with the same value in all rows of a task, or what makes tasks of a column of dates, such as
         `"week(date)"` (hour, day, week, month, quarter, year); None if the table is one task.
-    :param covariates: Columns without holes that tell of the outputs, and are never filled: the weather of a model, say.
+    :param covariates: Columns without holes that tell of the outputs, and are never filled, such as the weather of a
+        model.
     :param periodic: Periods of inputs, in the column's units, or in days for dates: `{"hour": 24}` gives a periodic
         kernel on that input times the one on the others.
     :param families: Families of outputs for which the guess is wrong; `"category"` also for inputs whose numbers are
@@ -215,26 +225,19 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         fitted = fitted.with_(evidence=evidence_of(fitted, shown, self.seed))
         if not self.compare:
             return fitted
-        rows = np.flatnonzero(hidden[:, : fitted.reader.num_filled].any(1))
-        outputs, number = fitted.reader.outputs.filled, fitted.reader.num_filled
-        truth = np.where(hidden[:, :number], self._values(outputs, table), np.nan)[rows]
-        values = self._values(outputs, shown)
-        frame = fitted.reader.complete(df).assign(**dict(zip(outputs.names, values.T, strict=True)))
-        prediction = _in_order(list(fitted.predictions(shown, shown, rows, self.seed)))
         task = None if fitted.reader.task is None else fitted.reader.task.name
-        with torch.no_grad():
-            comparison = compare(outputs, prediction, frame, rows, truth, list(self.inputs), task, self.seed)
+        try:
+            comparison = compared(fitted, df, table, shown, hidden, list(self.inputs), task, self.seed)
+        except KeyboardInterrupt:
+            text = "The comparison with simpler ways was interrupted: the model is kept, without it."
+            warnings.warn(text, TableWarning, stacklevel=4)
+            return fitted
         if not comparison.empty:
             logger.info("Held-out entries, in standard deviations:\n%s", describe(comparison))
-        text = rivals_ahead(comparison)
-        if text is not None:
-            warnings.warn(text, TableWarning, stacklevel=4)
+        worse = rivals_ahead(comparison)
+        if worse is not None:
+            warnings.warn(worse, TableWarning, stacklevel=4)
         return fitted.with_(comparison=comparison)
-
-    @staticmethod
-    def _values(outputs: Outputs, table: TaskTable) -> np.ndarray:
-        """What is known of the outputs, in their own units (`N x P`)."""
-        return outputs.values_of(torch.tensor(table.y[:, : len(outputs)])).numpy()
 
     def _warn_of_distant_points(self, fitted: FittedTable, table: TaskTable) -> None:
         text = distant_points(fitted, table)
@@ -345,7 +348,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             torch.Size([2, 54, 1])
         """
         with seeded(derive_seed("predictive", self.seed)):
-            return _in_order(list(self._predictions(*self._read_places(df, context), np.arange(len(df)))))
+            return in_order(list(self._predictions(*self._read_places(df, context), np.arange(len(df)))))
 
     def score(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> pd.DataFrame:
         """
@@ -361,15 +364,15 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         fitted = self._fitted
         masked, mask = self.hide(df, fraction, seed)
         hidden = mask.to_numpy()
-        truth = np.where(hidden, self._values(self.outputs_, fitted.reader.read(df)), np.nan)
+        truth = np.where(hidden, known_values(self.outputs_, fitted.reader.read(df)), np.nan)
         table = fitted.reader.read(masked)
         predictions = self._predictions(table, table, np.flatnonzero(hidden.any(1)))
         return score(self.outputs_, predictions, fitted.as_tensor(truth))
 
     def sample(self, df: pd.DataFrame, n: int) -> list[pd.DataFrame]:
         """
-        Draw n filled tables: each is one of the ways the missing values may have been, jointly over all rows of a series
-        over time, and over blocks of neighboring rows in other tables.
+        Draw n filled tables: each is one of the ways the missing values may have been, jointly over all rows of a
+        series over time, and over blocks of neighboring rows in other tables.
 
         :param df: As for :meth:`transform`.
         :param n: How many.
@@ -399,7 +402,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
         :param df: As for :meth:`transform`.
         """
-        return torch.tensor(self._values(self.outputs_, self._fitted.reader.read(df)))
+        return torch.tensor(known_values(self.outputs_, self._fitted.reader.read(df)))
 
     def hide(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
         """
@@ -486,9 +489,3 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 def _check_seed(seed: Any) -> None:
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
         raise TableError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")
-
-
-def _in_order(parts: list[tuple[np.ndarray, Prediction]]) -> Prediction:
-    """The predictions of some rows at a time as one, in the order of the rows."""
-    order = np.argsort(np.concatenate([rows for rows, _ in parts]))
-    return Prediction.concatenate([prediction for _, prediction in parts], torch.tensor(order))

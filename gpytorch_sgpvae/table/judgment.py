@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import gpytorch
 import numpy as np
+import pandas as pd
 import torch
 
 from ..context import Context
 from ..likelihoods import Prediction
 from .blocks import window
 from .calibration import Calibration
+from .comparison import compare
 from .errors import TableError, TableWarning, listed
 from .fitted import Evidence, FittedTable
+from .outputs import Outputs
 from .reading import TaskTable
 
 # Windows whose evidence is looked at, their known entries, and how far below the usual it may be: in nats for each
@@ -74,6 +78,49 @@ def calibrated(fitted: FittedTable, table: TaskTable, shown: TaskTable, hidden: 
         outputs, fitted.model, moments, fitted.as_tensor(spread), targets, marginal, predict, fitted.reader.num_filled
     )
     return fitted.with_(calibration=calibration)
+
+
+@torch.no_grad()
+def compared(
+    fitted: FittedTable,
+    frame: pd.DataFrame,
+    table: TaskTable,
+    shown: TaskTable,
+    hidden: np.ndarray,
+    inputs: Sequence[str],
+    task: str | None,
+    seed: int,
+) -> pd.DataFrame:
+    """
+    The errors of held-out entries beside those of simpler ways, see :func:`~gpytorch_sgpvae.table.comparison.compare`.
+
+    :param fitted: The model and what belongs to it.
+    :param frame: The table as it came.
+    :param table: All that is known.
+    :param shown: The same without held-out entries.
+    :param hidden: Which these are (`N x P`).
+    :param inputs: The input columns.
+    :param task: What tells the tasks apart, or None.
+    :param seed: Of what is drawn.
+    """
+    outputs, number = fitted.reader.outputs.filled, fitted.reader.num_filled
+    rows = np.flatnonzero(hidden[:, :number].any(1))
+    truth = np.where(hidden[:, :number], known_values(outputs, table), np.nan)[rows]
+    columns = dict(zip(outputs.names, known_values(outputs, shown).T, strict=True))
+    seen = fitted.reader.complete(frame).assign(**columns)
+    prediction = in_order(list(fitted.predictions(shown, shown, rows, seed)))
+    return compare(outputs, prediction, seen, rows, truth, inputs, task, seed)
+
+
+def known_values(outputs: Outputs, table: TaskTable) -> np.ndarray:
+    """What is known of the outputs, in their own units (`N x P`)."""
+    return outputs.values_of(torch.tensor(table.y[:, : len(outputs)])).numpy()
+
+
+def in_order(parts: list[tuple[np.ndarray, Prediction]]) -> Prediction:
+    """The predictions of some rows at a time as one, in the order of the rows."""
+    order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+    return Prediction.concatenate([prediction for _, prediction in parts], torch.tensor(order))
 
 
 @torch.no_grad()
@@ -147,4 +194,3 @@ def distant_points(fitted: FittedTable, table: TaskTable) -> str | None:
         f"The {len(points)} inducing points are {apart:.1f} lengthscales apart, so that the model cannot follow what "
         f"changes between them: take some {wanted} (num_inducing), or none, which is exact in blocks of the table."
     )
-

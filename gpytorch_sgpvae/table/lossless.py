@@ -198,14 +198,15 @@ def read_file(
 
 def with_whole_numbers(frame: pd.DataFrame, columns: Sequence[OutputColumn]) -> pd.DataFrame:
     """Counts, and labels that are numbers, as whole ones: a hole has made them floating-point numbers."""
-    whole = [
-        column.name
-        for column in columns
-        if not column.is_continuous
-        and pd.api.types.is_float_dtype(frame[column.name].dtype)
-        and (frame[column.name].dropna() % 1 == 0).all()
-    ]
+    whole = [column.name for column in columns if not column.is_continuous and is_whole(frame, column.name)]
     return frame.astype(dict.fromkeys(whole, "Int64"))
+
+
+def is_whole(frame: pd.DataFrame, name: str) -> bool:
+    """Whether a table has a column of floating-point numbers that are all whole."""
+    if name not in frame.columns or not pd.api.types.is_float_dtype(frame[name].dtype):
+        return False
+    return bool((frame[name].dropna() % 1 == 0).all())
 
 
 def _frame_of(table: TextTable, roles: Roles, reading: Reading) -> pd.DataFrame:

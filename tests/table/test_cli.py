@@ -270,6 +270,16 @@ def test_an_interrupt_keeps_the_best_model_so_far_and_says_so(files, capsys, mon
     assert SGPVAEImputer.load(files / "model").transform(make_series())["temp"].notna().all()
 
 
+def test_an_interrupt_of_the_comparison_keeps_the_model(files, capsys, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpytorch_sgpvae.table.imputer.compared", interrupt)
+    assert run("fit", files / "series.csv", *FIT, "-o", files / "model") == 0
+    assert "The comparison with simpler ways was interrupted: the model is kept" in capsys.readouterr().err
+    assert SGPVAEImputer.load(files / "model").comparison_.empty
+
+
 def test_sigterm_ends_with_a_message_and_writes_nothing(files, capsys, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     after_training_has_begun(monkeypatch, signal.SIGTERM)

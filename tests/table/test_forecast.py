@@ -77,6 +77,7 @@ def test_the_command_writes_them(tmp_path, capsys):
     arguments = ["predict", folder_of(tiny_imputer), tmp_path / "table.csv", "--horizon", 48, "--decimal", ","]
     assert run(*arguments, "-o", tmp_path / "out.csv") == 0
     assert capsys.readouterr().err == f"Predicted 96 rows: {tmp_path / 'out.csv'}.\n"
+    assert (tmp_path / "out.csv").read_text().splitlines()[1].startswith("s0;10;")
     found = pd.read_csv(tmp_path / "out.csv", sep=";", decimal=",")
     assert found["day"].tolist() == [*range(10, 58), *range(10, 58)]
     assert found["temp_upper"].notna().all()
