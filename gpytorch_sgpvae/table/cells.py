@@ -115,7 +115,7 @@ class Reading:
         """The numbers of a column that has nothing else but marks, NaN for these; None if there is anything else."""
         numbers = _to_numbers(cells)
         missing = np.isnan(numbers)
-        others = {cells[i] for i in np.flatnonzero(missing)}
+        others = {cells[i] for i in np.flatnonzero(missing).tolist()}
         if missing.all() or any(self._read_cell(cell, has_holes) is not None for cell in others):
             return None
         marks = [_number(mark) for mark in self.marks or ()] if has_holes else []

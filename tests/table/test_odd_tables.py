@@ -239,6 +239,12 @@ FITS = {
         "holds dates, but .* cannot be read as one",
     ),
     "dates that are none": (["--inputs", "n", "--day-first"], frame(n=["01/13/2024"] * 20), "no such date"),
+    "an output beyond all computing": ([], frame(temp=[1e300, -1e300] * 10), "too large or too small to compute with"),
+    "an output of almost nothing": (
+        [],
+        frame(temp=[n * 1e-320 for n in range(20)]),
+        "too large or too small|same value",
+    ),
     "a covariate with holes": (["--covariates", "sun"], frame(sun=[""] + [1.0] * 19), "'sun' is missing in row 1"),
     "a covariate of one value": (["--covariates", "sun"], frame(sun=1), "'sun' has the same value"),
     "decimal commas in another column": (["--covariates", "sun"], frame(sun="1,5"), "--decimal=,"),
