@@ -86,6 +86,11 @@ class Cycles:
                 coefficients[:, p] = _ridge(features[known], values[known])[1]
         return cls(periods, harmonics, coefficients) if coefficients.any() else nothing
 
+    @property
+    def num_functions(self) -> int:
+        """Functions of time, for each of which there is a coefficient: F."""
+        return self._features(np.zeros(1)).shape[1] if self.periods else 0
+
     def at(self, times: np.ndarray) -> np.ndarray:
         """The cycles at some times (`N x P`)."""
         if not self.periods:

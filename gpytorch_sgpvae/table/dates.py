@@ -51,6 +51,20 @@ def is_in_numbers(cell: Any) -> bool:
     return isinstance(cell, str) and IN_NUMBERS.fullmatch(cell) is not None
 
 
+def year_first(cell: str, day_first: bool) -> str | None:
+    """A date such as 1/2/2024 with the year first, as 2024-02-01; None if there is no such month or day."""
+    match = IN_NUMBERS.fullmatch(cell)
+    return cell if match is None else _in_iso_order(match, day_first)
+
+
+def open_date(column: pd.Series) -> str | None:
+    """A date of a column of which nothing tells whether the day or the month comes first, or None."""
+    found = _matches(column)
+    if any(int(match[part]) > 12 for match in found for part in (1, 3)):
+        return None
+    return next((match[0] for match in found if int(match[1]) != int(match[3])), None)
+
+
 def is_day_first(column: pd.Series, tell: bool = True) -> bool | None:
     """
     Whether dates in numbers have the day before the month, by those with a number above 12. Where there are none,
@@ -60,7 +74,7 @@ def is_day_first(column: pd.Series, tell: bool = True) -> bool | None:
     :param column: A column of dates.
     :param tell: Whether to issue a warning where it is a guess.
     """
-    found = [match for cell in _cells(column) if isinstance(cell, str) and (match := IN_NUMBERS.fullmatch(cell))]
+    found = _matches(column)
     if not found:
         return None
     first, second = (sum(int(match[part]) > 12 for match in found) for part in (1, 3))
@@ -140,6 +154,11 @@ def calendar_keys(dates: pd.Series, unit: str) -> pd.Series:
         codes, found = pd.factorize(dates.dt.to_period(UNITS[unit]))
         names = [f"{period.strftime('%Y-%m-%d %H')}h" if unit == "hour" else str(period) for period in found]
     return pd.Series(np.array([*names, None], dtype=object)[codes], index=dates.index, dtype=object)
+
+
+def _matches(column: pd.Series) -> list[re.Match[str]]:
+    """The different dates in numbers."""
+    return [match for cell in _cells(column) if isinstance(cell, str) and (match := IN_NUMBERS.fullmatch(cell))]
 
 
 def _cells(column: pd.Series) -> list[Any]:

@@ -17,11 +17,21 @@ from tqdm import tqdm
 from ..likelihoods import Prediction
 from ..utils.seeds import derive_seed, seeded
 from .calibration import Calibration
-from .comparison import compare, describe, rivals_ahead
+from .comparison import describe, rivals_ahead
+from .description import MOST_INDUCING, MOST_LATENTS
 from .errors import TableError, TableWarning, listed
 from .fitted import FittedTable, in_order
+from .forecast import rows_past_the_end
 from .hold_out import hold_out
-from .judgment import calibrated, check_tasks, distant_points, evidence_of, unlike_the_fit
+from .judgment import (
+    calibrated,
+    check_tasks,
+    compared,
+    distant_points,
+    evidence_of,
+    known_values,
+    unlike_the_fit,
+)
 from .learning import train, usual_minutes
 from .model import as_dtype, check_device, find_centers, make_model
 from .outputs import Outputs
@@ -200,8 +210,10 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
                 )
         if self.max_minutes is not None and not self.max_minutes > 0:
             raise TableError(f"max_minutes must be positive, or None for the usual time, got {self.max_minutes!r}.")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, (int, np.integer)) or self.seed < 0:
-            raise TableError(f"seed must be a whole number from 0, got {self.seed!r}.")
+        for name, most in (("num_latents", MOST_LATENTS), ("num_inducing", MOST_INDUCING)):
+            if (getattr(self, name) or 0) > most:
+                raise TableError(f"{name} must be at most {most}, got {getattr(self, name)!r}.")
+        _check_seed(self.seed)
         check_device(self.device)
 
     def _judge(
@@ -214,26 +226,19 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         fitted = fitted.with_(evidence=evidence_of(fitted, shown, self.seed))
         if not self.compare:
             return fitted
-        rows = np.flatnonzero(hidden[:, : fitted.reader.num_filled].any(1))
-        outputs, number = fitted.reader.outputs.filled, fitted.reader.num_filled
-        truth = np.where(hidden[:, :number], self._values(outputs, table), np.nan)[rows]
-        values = self._values(outputs, shown)
-        frame = fitted.reader.complete(df).assign(**dict(zip(outputs.names, values.T, strict=True)))
-        prediction = in_order(list(fitted.predictions(shown, shown, rows, self.seed)))
         task = None if fitted.reader.task is None else fitted.reader.task.name
-        with torch.no_grad():
-            comparison = compare(outputs, prediction, frame, rows, truth, list(self.inputs), task, self.seed)
+        try:
+            comparison = compared(fitted, df, table, shown, hidden, list(self.inputs), task, self.seed)
+        except KeyboardInterrupt:
+            text = "The comparison with simpler ways was interrupted: the model is kept, without it."
+            warnings.warn(text, TableWarning, stacklevel=4)
+            return fitted
         if not comparison.empty:
             logger.info("Held-out entries, in standard deviations:\n%s", describe(comparison))
-        text = rivals_ahead(comparison)
-        if text is not None:
-            warnings.warn(text, TableWarning, stacklevel=4)
+        worse = rivals_ahead(comparison)
+        if worse is not None:
+            warnings.warn(worse, TableWarning, stacklevel=4)
         return fitted.with_(comparison=comparison)
-
-    @staticmethod
-    def _values(outputs: Outputs, table: TaskTable) -> np.ndarray:
-        """What is known of the outputs, in their own units (`N x P`)."""
-        return outputs.values_of(torch.tensor(table.y[:, : len(outputs)])).numpy()
 
     def _warn_of_distant_points(self, fitted: FittedTable, table: TaskTable) -> None:
         text = distant_points(fitted, table)
@@ -313,6 +318,18 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         predictions = self._predictions(table, places, rows)
         return summarize(self.outputs_, predictions, rows, intervals=True).set_index(df.index)
 
+    def forecast(self, df: pd.DataFrame, horizon: int) -> pd.DataFrame:
+        """
+        Predict the outputs past the end of a table: for each series (the rows that agree in the task and in all inputs
+        but the time) further rows at its usual step after its last one, with the columns of :meth:`predict` beside
+        their task and inputs. Covariates and inputs with a period are not known then: predict rows that have them.
+
+        :param df: As for :meth:`transform`.
+        :param horizon: How many rows for each series.
+        """
+        places = rows_past_the_end(self.fitted_, df, horizon)
+        return pd.concat([places, self.predict(places, context=df)], axis=1)
+
     @torch.no_grad()
     def predictive(self, df: pd.DataFrame, context: pd.DataFrame) -> Prediction:
         """
@@ -348,7 +365,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         fitted = self.fitted_
         masked, mask = self.hide(df, fraction, seed)
         hidden = mask.to_numpy()
-        truth = np.where(hidden, self._values(self.outputs_, fitted.reader.read(df)), np.nan)
+        truth = np.where(hidden, known_values(self.outputs_, fitted.reader.read(df)), np.nan)
         table = fitted.reader.read(masked)
         predictions = self._predictions(table, table, np.flatnonzero(hidden.any(1)))
         return score(self.outputs_, predictions, fitted.as_tensor(truth))
@@ -386,7 +403,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
         :param df: As for :meth:`transform`.
         """
-        return torch.tensor(self._values(self.outputs_, self.fitted_.reader.read(df)))
+        return torch.tensor(known_values(self.outputs_, self.fitted_.reader.read(df)))
 
     def hide(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
         """
@@ -399,6 +416,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         """
         if not 0 < fraction < 1:
             raise TableError(f"The fraction to hide must be between 0 and 1, got {fraction}.")
+        _check_seed(seed)
         names = list(self.outputs)
         check_columns(df, names)
         known = df[names].notna().to_numpy()
@@ -471,3 +489,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
     def _as_tensor(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=as_dtype(self.dtype), device=self.device or "cpu")
+
+
+def _check_seed(seed: Any) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
+        raise TableError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")

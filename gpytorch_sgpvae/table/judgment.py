@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import gpytorch
 import numpy as np
+import pandas as pd
 import torch
 
 from ..context import Context
 from ..likelihoods import Prediction
 from .blocks import window
 from .calibration import Calibration
+from .comparison import compare
 from .errors import TableError, TableWarning, listed
-from .fitted import Evidence, FittedTable
+from .fitted import Evidence, FittedTable, in_order
 from .model import for_windows
+from .outputs import Outputs
 from .reading import TaskTable
 
 # Windows whose evidence is looked at, their known entries, and how far below the usual it may be: in nats for each
@@ -75,6 +79,43 @@ def calibrated(fitted: FittedTable, table: TaskTable, shown: TaskTable, hidden: 
         outputs, fitted.model, moments, fitted.as_tensor(spread), targets, marginal, predict, fitted.reader.num_filled
     )
     return fitted.with_(calibration=calibration)
+
+
+@torch.no_grad()
+def compared(
+    fitted: FittedTable,
+    frame: pd.DataFrame,
+    table: TaskTable,
+    shown: TaskTable,
+    hidden: np.ndarray,
+    inputs: Sequence[str],
+    task: str | None,
+    seed: int,
+) -> pd.DataFrame:
+    """
+    The errors of held-out entries beside those of simpler ways, see :func:`~gpytorch_sgpvae.table.comparison.compare`.
+
+    :param fitted: The model and what belongs to it.
+    :param frame: The table as it came.
+    :param table: All that is known.
+    :param shown: The same without held-out entries.
+    :param hidden: Which these are (`N x P`).
+    :param inputs: The input columns.
+    :param task: What tells the tasks apart, or None.
+    :param seed: Of what is drawn.
+    """
+    outputs, number = fitted.reader.outputs.filled, fitted.reader.num_filled
+    rows = np.flatnonzero(hidden[:, :number].any(1))
+    truth = np.where(hidden[:, :number], known_values(outputs, table), np.nan)[rows]
+    columns = dict(zip(outputs.names, known_values(outputs, shown).T, strict=True))
+    seen = fitted.reader.complete(frame).assign(**columns)
+    prediction = in_order(list(fitted.predictions(shown, shown, rows, seed)))
+    return compare(outputs, prediction, seen, rows, truth, inputs, task, seed)
+
+
+def known_values(outputs: Outputs, table: TaskTable) -> np.ndarray:
+    """What is known of the outputs, in their own units (`N x P`)."""
+    return outputs.values_of(torch.tensor(table.y[:, : len(outputs)])).numpy()
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,9 +18,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
-from ..training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
+from ..training import FinishStepOnInterrupt, SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 from ..training.quiet import quiet_lightning
 from .blocks import window
+from .errors import TableWarning
 from .fitted import FittedTable
 from .model import for_windows, network_of
 from .plan import Plan
@@ -142,6 +144,13 @@ def train(
         )
         trainer.fit(module, TaskLoader(dataset, batch_size, group_by_length=True, seed=seed))
     monitor.finish(module)
+    if any(isinstance(callback, FinishStepOnInterrupt) and callback.interrupted for callback in trainer.callbacks):
+        warnings.warn(
+            f"The training was interrupted after {budget.step} of {num_steps} steps: the model is the best so far. Fit "
+            "again for a better one.",
+            TableWarning,
+            stacklevel=3,
+        )
     return monitor.history
 
 

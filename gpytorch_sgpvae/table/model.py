@@ -178,8 +178,8 @@ def check_device(device: str | torch.device | None) -> None:
         usable = torch.device(device or "cpu").type != "meta"
         torch.empty(0, device=device or "cpu")
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise TableError(f"The device {str(device)!r} cannot be used here: {reason}") from error
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise TableError(f"The device {str(device)!r} cannot be used here: {reason}.") from error
     if not usable:
         raise TableError("The device 'meta' holds no numbers: choose cpu or cuda.")
 

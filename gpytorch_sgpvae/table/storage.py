@@ -6,19 +6,26 @@ names. The JSON is replaced last, and at once: whenever a process is killed, the
 from __future__ import annotations
 
 import hashlib
-import io
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from .. import __version__
 from ..utils.files import replacing
+from ..utils.json_files import read_json, write_json
+from ..utils.locks import LOCK_NAME, locked
+from ..utils.tensor_files import DamagedFileError, check_finite, read_tensors, to_bytes
 from .calibration import Calibration
 from .cycles import Cycles
+from .description import TENSORS, DescriptionError, check_description, named_file
 from .errors import TableError
 from .fitted import Evidence, FittedTable
 from .model import as_dtype, check_device, make_model
@@ -30,11 +37,32 @@ from .trend import Trend
 DESCRIPTION = "imputer.json"
 KIND = "gpytorch_sgpvae.table"
 # To be raised when older versions of this package could no longer read what is written.
-FORMAT = 4
+FORMAT = 5
 # What tensors are called: those of the model, and the arrays of trend and calibration.
 MODEL = "model."
 PLACES = ("places", "effects", "spread", "weights", "lengthscales")
 ARRAYS = (*PLACES, "cycles", "anchors", "factors", "marginal")
+# What a save that was killed leaves: temporary files, and files of tensors that no description names.
+LEFTOVER = re.compile(r"\.sgpvae-[0-9a-f]{12}-[0-9a-f]{16}\.part")
+# Between a description and its tensors another process may save a new model: how often to begin anew.
+TRIES = 5
+
+
+def check_folder(folder: Path) -> None:
+    """
+    Raise unless a model can be saved there.
+
+    :param folder: A new or empty folder, or one with a model that is replaced.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise TableError(f"{folder} is a file: a model is saved as a folder. Choose another name.")
+    if folder.is_dir() and not (folder / DESCRIPTION).exists():
+        others = sorted(path.name for path in folder.iterdir() if not _is_ours(path.name))
+        if others:
+            raise TableError(
+                f"{folder} holds other files, such as {others[0]}, and no saved model: choose another folder, or an "
+                "empty one."
+            )
 
 
 def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) -> None:
@@ -46,14 +74,10 @@ def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) ->
     :param parameters: What it was fitted with, the constructor's arguments.
     """
     reader, model = fitted.reader, fitted.model
-    if folder.is_file():
-        raise TableError(f"{folder} is a file: a model is saved as a folder. Choose another name.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / DESCRIPTION).exists():
-        raise TableError(f"{folder} holds other files and no saved model: choose another folder, or an empty one.")
-    buffer = io.BytesIO()
+    check_folder(folder)
     tensors_of_model = {f"{MODEL}{name}": value.cpu() for name, value in model.state_dict().items()}
-    torch.save({**tensors_of_model, **_arrays(fitted)}, buffer)
-    tensors = f"tensors-{hashlib.sha256(buffer.getvalue()).hexdigest()[:16]}.pt"
+    data = to_bytes({**tensors_of_model, **_arrays(fitted)})
+    tensors = f"tensors-{hashlib.sha256(data).hexdigest()[:16]}.pt"
     description = {
         "kind": KIND,
         "format": FORMAT,
@@ -73,14 +97,17 @@ def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) ->
         "comparison": fitted.comparison.to_dict("split"),
         "tensors": tensors,
     }
-    text = json.dumps(description, indent=2, allow_nan=True)
-    with replacing(folder / tensors) as file:
-        file.write(buffer.getvalue())
-    with replacing(folder / DESCRIPTION) as file:
-        file.write(text.encode())
-    for old in [*folder.glob("tensors-*.pt"), *folder.glob("*.part")]:
-        if old.name != tensors:
-            old.unlink()
+    try:
+        check_description(json.loads(json.dumps(description)))
+    except DescriptionError as error:
+        raise TableError(f"The model cannot be saved, because nobody could load it: {error}.") from error
+    with locked(folder):
+        with replacing(folder / tensors) as file:
+            file.write(data)
+        write_json(folder / DESCRIPTION, description)
+        for old in folder.iterdir():
+            if _is_ours(old.name) and old.name not in (tensors, LOCK_NAME):
+                old.unlink(missing_ok=True)
 
 
 def load_table(
@@ -94,24 +121,20 @@ def load_table(
     :param dtype: To compute with, by default that of the fit.
     """
     check_device(device)
-    description = _read_description(folder)
+    description, path, state = _read(folder)
     parameters = description["parameters"]
     reader = TableReader.from_dict(description)
     plan, trend = Plan(**description["plan"]), description["trend"]
+    arrays = _take_arrays(state, path, description)
     size = plan.num_inducing or 0, len(reader.inputs)  # where they are is among the tensors
     dtype, device = as_dtype(dtype or parameters["dtype"]), device or "cpu"
     model = make_model(reader.outputs, plan, torch.zeros(size)).to(device=device, dtype=dtype)
-    path = folder / description["tensors"]
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        arrays = {name: state.pop(name).numpy() for name in ARRAYS}
-        model.load_state_dict({name.removeprefix(MODEL): value for name, value in state.items()})
-    except Exception as error:
-        raise TableError(f"{path} is damaged or missing: save the model again. ({type(error).__name__})") from error
+    _fill(model, {name.removeprefix(MODEL): value for name, value in state.items()}, path)
     places = PlaceEffects(trend["place_inputs"], *(arrays[name] for name in PLACES))
     cycles = Cycles(trend["periods"], trend["harmonics"], arrays["cycles"])
-    failed = tuple(description["not_calibrated"])
-    calibration = Calibration(arrays["anchors"], arrays["factors"], arrays["marginal"], failed)
+    calibration = Calibration(
+        arrays["anchors"], arrays["factors"], arrays["marginal"], tuple(description["not_calibrated"])
+    )
     evidence = None if description["evidence"] is None else Evidence(**description["evidence"])
     fitted = FittedTable(
         reader,
@@ -146,32 +169,110 @@ def _comparison(description: dict[str, Any]) -> pd.DataFrame:
     return frame
 
 
+def _take_arrays(state: dict[str, Any], path: Path, description: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Take what is no parameter from the tensors, of the shapes that the description demands."""
+    trend, outputs = description["trend"], len(description["outputs"])
+    number = len(state["places"]) if getattr(state.get("places"), "ndim", 0) == 2 else 0
+    waves = Cycles(trend["periods"], trend["harmonics"], np.zeros((0, outputs))).num_functions
+    shapes = {
+        "places": (number, len(trend["place_inputs"])),
+        "effects": (number, outputs),
+        "spread": (outputs,),
+        "weights": (number, outputs),
+        "lengthscales": (outputs, len(trend["place_inputs"])),
+        "cycles": (waves, outputs),
+        "anchors": (2, outputs),
+        "factors": (2, outputs),
+        "marginal": (outputs,),
+    }
+    arrays = {}
+    for name, shape in shapes.items():
+        value = state.pop(name, None)
+        if not isinstance(value, Tensor) or value.shape != shape or value.dtype != torch.float64:
+            found = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else "missing"
+            raise TableError(f"{path} is damaged: {name} is {found}, expected {shape}. Save the model again.")
+        # nothing bounds the deviation of an output whose marginal one is not known
+        wrong = value.isnan() if name == "marginal" else ~value.isfinite()
+        if wrong.any():
+            raise TableError(f"{path} is damaged: {name} has numbers that are not finite. Save the model again.")
+        arrays[name] = value.numpy()
+    return arrays
+
+
+def _fill(model: torch.nn.Module, state: dict[str, Any], path: Path) -> None:
+    """Give a model its parameters."""
+    own = model.state_dict()
+    for name in [*own, *state]:
+        found = state.get(name)
+        shape = tuple(found.shape) if isinstance(found, Tensor) else None
+        if name not in own or shape != tuple(own[name].shape):
+            expected = f"a tensor of shape {tuple(own[name].shape)}" if name in own else "no such tensor"
+            raise TableError(
+                f"{path} is damaged: {name[:80]} is {'missing' if shape is None else f'of shape {shape}'}, expected "
+                f"{expected}. Save the model again."
+            )
+    try:
+        check_finite(state, own, str(path))
+    except DamagedFileError as error:
+        raise TableError(str(error)) from error
+    model.load_state_dict(state)
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], Path, dict[str, Any]]:
+    """The description, and the tensors that belong to it with the name of their file."""
+    for tries in range(TRIES):
+        description = _read_description(folder)
+        path = named_file(folder, description["tensors"])
+        try:
+            state = read_tensors(path)
+        except FileNotFoundError:
+            if tries + 1 < TRIES:
+                continue
+            raise TableError(f"{path} is missing: save the model again, or take another copy of it.") from None
+        except DamagedFileError as error:
+            raise TableError(str(error)) from error
+        if isinstance(state, dict) and all(isinstance(name, str) for name in state):
+            return description, path, state
+        raise TableError(f"{path} holds something else than tensors with names: save the model again.")
+    raise AssertionError("the last try returns or raises")
+
+
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / DESCRIPTION
     if not path.is_file():
         raise TableError(f"There is no saved model in {folder}: it should hold a file {DESCRIPTION}.")
     try:
-        description = json.loads(path.read_text())
-        if description["kind"] != KIND:
-            raise ValueError(description["kind"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise TableError(f"{path} is not the description of a saved model: save the model again.") from error
-    if description["format"] > FORMAT:
+        description = read_json(path)
+    except DamagedFileError as error:
+        raise TableError(f"{error} If an older version of this package saved it, fit the table again.") from error
+    if description.get("kind") != KIND:
+        raise TableError(f"{path} is not the description of a saved model: save the model again.")
+    found, version = description.get("format"), str(description.get("version"))[:40]
+    if isinstance(found, int) and found > FORMAT:
         raise TableError(
-            f"{folder} was saved by gpytorch_sgpvae {description['version']}, in format {description['format']}; this "
-            f"is {__version__}, which reads formats up to {FORMAT}. Update the package."
+            f"{folder} was saved by gpytorch_sgpvae {version}, in format {found}; this is {__version__}, which reads "
+            f"formats up to {FORMAT}. Update the package."
         )
-    if description["format"] < FORMAT:
+    if found != FORMAT:
         raise TableError(
-            f"{folder} was saved in format {description['format']}, of another kind of model; this version reads "
-            f"format {FORMAT}. Fit the table again."
+            f"{folder} was saved in format {str(found)[:40]}, of another kind of model; this version reads format "
+            f"{FORMAT}. Fit the table again."
         )
+    try:
+        check_description(description)
+    except DescriptionError as error:
+        raise TableError(f"{path} is not the description of a saved model: {error}. Save the model again.") from error
     return description
+
+
+def _is_ours(name: str) -> bool:
+    return name == LOCK_NAME or TENSORS.fullmatch(name) is not None or LEFTOVER.fullmatch(name) is not None
 
 
 def _plain(parameters: dict[str, Any]) -> dict[str, Any]:
     """Those that belong to the fit, as JSON can hold them: sequences as lists, mappings as dictionaries."""
     plain = {name: value for name, value in parameters.items() if name not in ("device", "dtype", "progress")}
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in plain.items()}
     for name in ("inputs", "outputs", "covariates"):
         plain[name] = list(plain[name])
     for name in ("periodic", "families"):

@@ -71,9 +71,12 @@ class FinishStepOnInterrupt(Callback):
     """
     Ctrl-C (SIGINT) stops the training after the present step, as if it had come to its end: `fit` returns, the script
     goes on, and the model is whole. A second one interrupts at once. With several processes it is left to Lightning.
+
+    :ivar interrupted: Whether that has happened.
     """
 
     def __init__(self) -> None:
+        self.interrupted = False
         self._before: Any = None
         self._trainer: Trainer | None = None
 
@@ -93,7 +96,7 @@ class FinishStepOnInterrupt(Callback):
         if self._trainer.should_stop:
             raise KeyboardInterrupt
         rank_zero_info("Stopping after this step. Interrupt again to stop at once.")
-        self._trainer.should_stop = True
+        self._trainer.should_stop = self.interrupted = True
 
     def _restore(self) -> None:
         if self._before is not None:

@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from ..errors import TableError, listed
+from ..numbers import is_date
 from .base import OutputColumn
 from .guess import guess_family
 from .label_columns import CategoryColumn, FlagColumn
@@ -44,6 +45,11 @@ def fit_column(column: pd.Series, family: str | None = None) -> OutputColumn:
         raise TableError(
             f"The output {column.name!r} has no values at all: there is nothing to learn it from. Leave it out of "
             "the outputs."
+        )
+    if family is None and is_date(column):
+        raise TableError(
+            f"Column {column.name!r} holds dates where real numbers are expected. Convert or leave it out, or name it "
+            "among the inputs."
         )
     if family is not None and family not in FAMILIES:
         raise TableError(f"There is no family {family!r} for output {column.name!r}: choose of {listed(FAMILIES)}.")

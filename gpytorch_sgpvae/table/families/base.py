@@ -37,6 +37,8 @@ class OutputColumn:
     is_number: ClassVar[bool] = True
     # Whether the distribution of the targets is Gaussian: something can be added to them.
     is_gaussian: ClassVar[bool] = False
+    # The fewest and the most labels that it may have.
+    num_levels: ClassVar[tuple[int, int]] = (0, 0)
     # The scores of predictions that mean something.
     scores: ClassVar[tuple[str, ...]] = ("rmse", "mae", "nll", "crps", "coverage")
 

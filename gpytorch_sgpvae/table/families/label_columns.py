@@ -27,6 +27,11 @@ class LabelColumn(OutputColumn):
         levels = _labels(column)
         check_varies(column, len(levels))
         cls.check_levels(str(column.name), levels)
+        if len(levels) == column.notna().sum() > 2:
+            raise TableError(
+                f"The output {column.name!r} has another label in each row, such as {_some(levels)}: nothing can be "
+                "learnt of labels that never come again. Is it text that should stay out of the outputs?"
+            )
         return cls(str(column.name), levels=levels)
 
     @classmethod
@@ -69,6 +74,7 @@ class FlagColumn(LabelColumn):
     """Two labels, yes or no, 0 or 1: Bernoulli."""
 
     family = "flag"
+    num_levels = (2, 2)
     scores = (*OutputColumn.scores, "accuracy")
 
     @classmethod
@@ -92,6 +98,7 @@ class CategoryColumn(LabelColumn):
     """Labels without an order, from 3 to 50 of them: a probability for each."""
 
     family = "category"
+    num_levels = (2, MOST_LABELS)
     is_number = False
     scores = ("nll", "accuracy")
 

@@ -46,7 +46,16 @@ class NumberColumn(OutputColumn):
         check_varies(column, len(np.unique(values[~np.isnan(values)])))
         name = str(column.name)
         targets = cls(name).encode(column)
-        return cls(name, *cls.units(targets[~np.isnan(targets)]))
+        targets = targets[~np.isnan(targets)]
+        with np.errstate(all="ignore"):
+            shift, scale = cls.units(targets)
+            in_range = np.isfinite(scale) and scale > 0 and np.isfinite((targets - shift) / scale).all()
+        if not in_range:
+            raise TableError(
+                f"The output {name!r} has values from {np.nanmin(values):g} to {np.nanmax(values):g}, too large or too "
+                "small to compute with: write it in other units, or correct the outermost values."
+            )
+        return cls(name, shift, scale)
 
     def encode(self, column: pd.Series) -> np.ndarray:
         values = read_numbers(column)
