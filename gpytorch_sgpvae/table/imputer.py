@@ -76,7 +76,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     :param covariates: Columns without holes that tell of the outputs, and are never filled: the weather of a model, say.
     :param periodic: Periods of inputs, in the column's units, or in days for dates: `{"hour": 24}` gives a periodic
         kernel on that input times the one on the others.
-    :param families: Families of outputs for which the guess is wrong; `"category"` also for inputs whose numbers are
+    :param families: Families of outputs for which the guess is wrong; `category` also for inputs whose numbers are
         labels.
     :param num_latents: Number of latent functions that all outputs share, by default by the table's shape.
     :param num_inducing: Number of inducing points M, for a sparse model; by default there are none.

@@ -71,7 +71,15 @@ def calibrated(fitted: FittedTable, table: TaskTable, shown: TaskTable, hidden: 
         return fitted.with_(calibration=calibration).prediction_of(table, rows, *moments, as_targets=True)
 
     calibration = Calibration.fit(
-        outputs, fitted.model, moments, fitted.as_tensor(spread), targets, marginal, predict, fitted.reader.num_filled
+        outputs,
+        fitted.model,
+        moments,
+        fitted.as_tensor(spread),
+        targets,
+        marginal,
+        predict,
+        fitted.reader.num_filled,
+        (~np.isnan(table.y)).sum(0),
     )
     return fitted.with_(calibration=calibration)
 

@@ -14,7 +14,18 @@ from conftest import OUTPUTS
 
 from gpytorch_sgpvae.table.cli import main
 
-FIT = ["--inputs", "day", "--outputs", ",".join(OUTPUTS), "--task", "site", "--max-epochs", "2", "--quiet"]
+FIT = [
+    "--inputs",
+    "day",
+    "--outputs",
+    ",".join(OUTPUTS),
+    "--task",
+    "site",
+    "--max-epochs",
+    "2",
+    "--no-comparison",
+    "--quiet",
+]
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,7 @@ def table():
 @pytest.fixture(scope="module")
 def imputer(table):
     return SGPVAEImputer(
-        ["lat", "lon", "elev", "day"], OUTPUTS, "week", num_inducing=10, max_epochs=1, progress=False
+        ["lat", "lon", "elev", "day"], OUTPUTS, "week", num_inducing=10, max_epochs=1, compare=False, progress=False
     ).fit(table)
 
 
@@ -136,7 +136,7 @@ def test_a_table_of_one_series_with_dates_and_no_map(tmp_path):
     time = pd.date_range("2024-01-01", periods=60, freq="D")
     frame = pd.DataFrame({"when": time.astype(str), "level": np.sin(np.arange(60) / 5)})
     frame.loc[10:20, "level"] = np.nan
-    imputer = SGPVAEImputer(["when"], ["level"], num_inducing=10, max_epochs=1, progress=False).fit(frame)
+    imputer = SGPVAEImputer(["when"], ["level"], max_epochs=1, compare=False, progress=False).fit(frame)
     write_report(imputer, frame, tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
     assert page.ids == [section for section in SECTIONS if section != "map"]
@@ -145,7 +145,7 @@ def test_a_table_of_one_series_with_dates_and_no_map(tmp_path):
 def test_a_table_of_labels_alone(tmp_path):
     kinds = np.array(["clear", "gray", "dark"])[np.arange(60) // 4 % 3]
     frame = pd.DataFrame({"day": np.arange(60), "sky": pd.Series(kinds).mask(np.arange(60) % 7 == 0)})
-    imputer = SGPVAEImputer(["day"], ["sky"], num_inducing=10, max_epochs=1, progress=False).fit(frame)
+    imputer = SGPVAEImputer(["day"], ["sky"], max_epochs=1, compare=False, progress=False).fit(frame)
     write_report(imputer, frame, tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
     assert page.ids == ["table", "missingness", "scores", "training"]

@@ -26,7 +26,7 @@ def test_it_predicts_the_same_after_loading(imputer, table, folder):
     pd.testing.assert_frame_equal(loaded.transform(table, intervals=True), imputer.transform(table, intervals=True))
     assert loaded.families_ == imputer.families_
     pd.testing.assert_frame_equal(loaded.history_, imputer.history_)
-    assert loaded.get_params() == {**imputer.get_params(), "progress": True, "dtype": "float64"}
+    assert loaded.get_params() == {**imputer.get_params(), "covariates": [], "progress": True, "dtype": "float64"}
 
 
 @pytest.mark.slow
