@@ -34,8 +34,8 @@ NUM_TRIED = 13
 class Calibration:
     r"""
     Factors for predicted standard deviations. Those of a Gaussian output's target, whose total variance is
-    :math:`s^2 = v + \sigma^2` at known places, depend on how sure the prediction is: on a line in :math:`\log s` between two
-    anchors, the entries that are predicted well and those in long gaps,
+    :math:`s^2 = v + \sigma^2` at known places, depend on how sure the prediction is: on a line in :math:`\log s`
+    between two anchors, the entries that are predicted well and those in long gaps,
 
     .. math::
 
@@ -97,7 +97,7 @@ class Calibration:
                 error = (targets[known, p] - mean[known, p]).abs().cpu().double().numpy()
                 anchors[:, p], factors[:, p] = _by_sureness(deviation, error)
             is_few = int(known.sum()) < FEWEST_ENTRIES
-            if np.abs(factors[:, p]).max() >= np.log(LARGEST) - 1e-9 or is_few and num_known[p] >= FEWEST_KNOWN:
+            if np.abs(factors[:, p]).max() >= np.log(LARGEST) - 1e-9 or (is_few and num_known[p] >= FEWEST_KNOWN):
                 failed.append(column.name)
             elif is_few:
                 small.append(column.name)

@@ -77,7 +77,7 @@ def compare(
 
 def rivals_ahead(comparison: pd.DataFrame) -> str | None:
     """
-    What to tell about rivals whose errors are smaller than the model's, or None if there are none. Of outputs with a few
+    What to tell about rivals whose errors are smaller than the model's, or None if there are none. Of outputs with few
     held-out entries nothing is told.
     """
     if comparison.empty:

@@ -148,8 +148,8 @@ def number_places(x: np.ndarray) -> np.ndarray:
 
 def _find_time(inputs: Sequence[InputColumn], plain: list[int], labels: tuple[int, ...], table: TaskTable) -> int | None:
     """
-    The input along which rows run: a date, the only number, or that without which places come again most often, of those
-    with even steps if there are any.
+    The input along which rows run: a date, the only number, or that without which places come again most often, of
+    those with even steps if there are any.
     """
     dates = [d for d in plain if inputs[d].is_date]
     if len(dates) == 1:

@@ -9,7 +9,7 @@ import torch
 from conftest import FAMILIES, OUTPUTS, make_imputer, make_table
 from sklearn.base import clone
 
-from gpytorch_sgpvae import SGPVAE, MarkovGPVAE
+from gpytorch_sgpvae import MarkovGPVAE
 from gpytorch_sgpvae.table import SGPVAEImputer, TableError, TableWarning
 
 
