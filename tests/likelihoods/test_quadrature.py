@@ -50,7 +50,11 @@ def make(name, private=False):
     y = targets().double()
     y[0, 1] = y[3] = torch.nan
     root = 0.3 * torch.randn(N * K, N * K, dtype=torch.float64)
-    return likelihood, y, MultitaskMultivariateNormal(torch.randn(N, K).double(), root @ root.T + 0.1 * torch.eye(N * K))
+    return (
+        likelihood,
+        y,
+        MultitaskMultivariateNormal(torch.randn(N, K).double(), root @ root.T + 0.1 * torch.eye(N * K)),
+    )
 
 
 def values_of(likelihood, q_f):
@@ -122,9 +126,7 @@ class TestExpectedLogProb:
 
     def test_tasks_keep_their_shape(self, name):
         likelihood, y, q_f = make(name)
-        both = MultitaskMultivariateNormal(
-            q_f.mean.expand(4, N, K), q_f.covariance_matrix.expand(4, N * K, N * K)
-        )
+        both = MultitaskMultivariateNormal(q_f.mean.expand(4, N, K), q_f.covariance_matrix.expand(4, N * K, N * K))
         actual = likelihood.expected_log_prob(y.expand(4, N, 3), both)
         torch.testing.assert_close(actual, likelihood.expected_log_prob(y, q_f).expand(4, N))
 
