@@ -373,8 +373,9 @@ class Monitor(Callback):
         score = scores.get("val_score", -float(trainer.global_step))
         shown = {"score": f"{score:.4f}", "step": f"{trainer.global_step}/{self.budget.num_steps}"}
         self.bar.set_postfix(shown | {"at most": f"{self.budget.minutes:.1f} min"})
+        score = score if math.isfinite(score) else math.inf  # what is not finite is no score to be better than
         self.waited += 1
-        if self.state is None or score < self.best - LEAST_GAIN * abs(self.best):
+        if self.state is None or score < self.best - (LEAST_GAIN * abs(self.best) if math.isfinite(self.best) else 0.0):
             self.waited = 0
         if self.state is None or score < self.best:
             self.best = score
