@@ -14,6 +14,7 @@ from .blocks import window
 from .calibration import Calibration
 from .errors import TableError, TableWarning, listed
 from .fitted import Evidence, FittedTable
+from .learning import for_windows
 from .reading import TaskTable
 
 # Windows whose evidence is looked at, their known entries, and how far below the usual it may be: in nats for each
@@ -94,6 +95,7 @@ def evidence_of(fitted: FittedTable, table: TaskTable, seed: int) -> Evidence | 
     :param seed: Of the choice of windows.
     """
     random = np.random.default_rng(seed)
+    model = for_windows(fitted.model, fitted.plan).eval()
     targets = table.y - fitted.trend.at(table)[0]
     counts = (~np.isnan(targets)).sum(1)
     tasks = [rows for rows in table.rows if counts[rows].any()]
@@ -104,7 +106,7 @@ def evidence_of(fitted: FittedTable, table: TaskTable, seed: int) -> Evidence | 
         rows = rows[window(table.x[rows], counts[rows], fitted.lengthscales, WINDOW_ENTRIES, random)]
         context = Context(fitted.as_tensor(table.x[rows]), fitted.as_tensor(targets[rows]))
         with gpytorch.settings.debug(False):
-            found.append(float(fitted.model.elbo(context)) / counts[rows].sum())
+            found.append(float(model.elbo(context)) / counts[rows].sum())
     values = np.array(found)
     return Evidence(float(values.mean()), float(values.std())) if np.isfinite(values).all() and len(values) else None
 
