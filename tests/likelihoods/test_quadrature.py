@@ -148,7 +148,7 @@ class TestValueMarginals:
         torch.testing.assert_close(variance, expected)
 
     def test_latent_functions_that_are_independent_add_their_variances(self):
-        likelihood, _, q_f = make("poisson")
+        _, _, q_f = make("poisson")
         single = DecoderLikelihood(torch.nn.Linear(1, 3), PoissonObservations(3)).double()
         alone = MultivariateNormal(q_f.mean[:, 0], torch.eye(N).double() * 0.3)
         _, variance = single.value_marginals(alone)

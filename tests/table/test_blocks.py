@@ -45,7 +45,7 @@ def test_a_block_sees_what_is_around_it():
     for block in blocks_in_space(x, counts, 1, asked, np.ones(2)):
         assert (np.diff(block.asked) == 1).all()
         assert (np.diff(block.seen) == 1).all()
-        if 0 < block.seen[0] and block.seen[-1] < 4999:
+        if block.seen[0] > 0 and block.seen[-1] < 4999:
             before, after = block.asked[0] - block.seen[0], block.seen[-1] - block.asked[-1]
             assert abs(before - after) <= 1
             assert before > 300

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -179,7 +182,7 @@ class TestSample:
         assert (first["temp"] != second["temp"])[holes].all()
 
     def test_draws_scatter_as_the_predictions_say(self, imputer, table):
-        draws = np.stack([draw["temp"] for draw in imputer.sample(table, 200)])
+        draws = np.stack([draw["temp"] for draw in imputer.sample(table, 100)])
         filled = imputer.transform(table, intervals=True)
         holes = table["temp"].isna().to_numpy()
         ratio = draws.std(0)[holes] / filled["temp_std"].to_numpy()[holes]
@@ -280,6 +283,16 @@ class TestFit:
         assert twin.get_params()["inputs"] == ["day"]
         with pytest.raises(TableError, match="not been fitted"):
             twin.transform(pd.DataFrame())
+
+    @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda imputer: pickle.loads(pickle.dumps(imputer))])
+    def test_a_copy_predicts_the_same_and_has_parameters_of_its_own(self, imputer, table, duplicate):
+        twin, expected = duplicate(imputer), imputer.transform(table, intervals=True)
+        pd.testing.assert_frame_equal(twin.transform(table, intervals=True), expected)
+        with torch.no_grad():
+            for parameter in twin.model_.parameters():
+                parameter.mul_(1.5)
+        assert not twin.transform(table)["temp"].equals(expected["temp"])
+        pd.testing.assert_frame_equal(imputer.transform(table, intervals=True), expected)
 
     @pytest.mark.parametrize("name", ["num_latents", "num_inducing", "batch_size", "max_epochs"])
     def test_numbers_below_one_are_refused(self, table, name):
