@@ -102,7 +102,7 @@ def describe(comparison: pd.DataFrame) -> str:
     """The table in lines of text."""
     if comparison.empty:
         return "There are no outputs with numbers to compare."
-    shown = comparison.copy()
+    shown = comparison.astype(float)  # the mean of whole numbers is none
     shown.loc["mean"] = comparison.mean()
     shown["n", ""] = [*comparison["n", ""].astype(int), int(comparison["n", ""].sum())]
     shown.columns = [" ".join(part for part in column if part) for column in shown.columns]

@@ -61,6 +61,11 @@ def test_errors_are_in_standard_deviations_of_the_output():
     assert "rmse boosting" in describe(result)
 
 
+def test_numbers_of_entries_are_shown_whole_with_their_sum():
+    text = describe(make_comparison([0.5, 0.25], n=[3, 4], mean=[1.0, 1.0]))
+    assert text.splitlines()[-1].split() == ["mean", "7", "0.375", "1.000"]
+
+
 def test_labels_are_not_compared():
     outputs = Outputs([FAMILIES["category"]("sky", levels=("a", "b", "c"))])
     assert compare(outputs, None, pd.DataFrame(), np.zeros(0), np.zeros((0, 1)), [], None, 0).empty
