@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from ..sites import GaussianSites
@@ -188,6 +189,18 @@ def joint_shift_and_shrinkage(A: Tensor, posterior: WhitenedPosterior) -> tuple[
     m = posterior.weights.unflatten(-1, A.shape[-3:-1]).to(A.dtype)  # (*T, K, M)
     # A_kᵀ m_k, a_kᵀ F_kl a_l
     return functions.JointMarginalsFunction.apply(A, m, posterior.reduction.to(A.dtype))
+
+
+def root_of_rounded(K: Tensor) -> Tensor:
+    """
+    The Cholesky factor, in the working dtype, of a covariance matrix that rounding, or inputs that come twice, may have
+    made singular: with a jitter on its diagonal that changes deviations by a ten-thousandth, or as rounding does.
+
+    :param K: (`... x N x N`).
+    """
+    jitter = max(1e-8, K.shape[-1] * torch.finfo(K.dtype).eps)
+    K = K.to(working_dtype(K))
+    return psd_safe_cholesky(K + torch.diag_embed(jitter * K.diagonal(dim1=-2, dim2=-1)))
 
 
 def _exact_enough(K: Tensor) -> Tensor:

@@ -58,7 +58,9 @@ class SameKernel(Kernel):
     """
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
-        return 1.0 - _differs(x1, x2, diag).amax(-2 if diag else -3)
+        values = 1.0 - _differs(x1, x2, diag).amax(-2 if diag else -3)
+        own = 1 if diag else 2
+        return values.expand(*torch.broadcast_shapes(values.shape[:-own], self.batch_shape), *values.shape[-own:])
 
 
 def _differs(x1: Tensor, x2: Tensor, diag: bool) -> Tensor:

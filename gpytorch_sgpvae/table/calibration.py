@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -15,10 +16,14 @@ from ..likelihoods import Prediction
 from .errors import listed
 from .outputs import Outputs
 
+logger = logging.getLogger(__name__)
+
 # The intervals that are made to hold as many entries as they promise.
 LEVEL = 0.95
 # A factor is learnt from so many entries at least, and counts half with as many as this.
 FEWEST_ENTRIES, HALF_ENTRIES = 20, 20
+# An output with fewer known entries is small: that little of it could be held out is told in the log alone.
+FEWEST_KNOWN = 200
 # Factors beyond these limits say that something else is wrong.
 SMALLEST, LARGEST = 0.25, 4.0
 # Factors that are tried for outputs that are not Gaussian.
@@ -29,8 +34,8 @@ NUM_TRIED = 13
 class Calibration:
     r"""
     Factors for predicted standard deviations. Those of a Gaussian output's target, whose total variance is
-    :math:`s^2 = v + \sigma^2 + \tau^2`, depend on how sure the prediction is: on a line in :math:`\log s` between two
-    anchors, the entries that are predicted well and those in long gaps,
+    :math:`s^2 = v + \sigma^2` at known places, depend on how sure the prediction is: on a line in :math:`\log s`
+    between two anchors, the entries that are predicted well and those in long gaps,
 
     .. math::
 
@@ -42,7 +47,8 @@ class Calibration:
     :param anchors: :math:`\log s` (`2 x P`).
     :param factors: :math:`\log c` there (`2 x P`).
     :param marginal: :math:`s_\text{marginal}`, the deviation of the targets less their trend (`P`).
-    :param failed: Names of the outputs for which no factor was found, or one beyond all limits.
+    :param failed: Names of the outputs for which no factor was found, though they have many entries, or one beyond all
+        limits.
     """
 
     anchors: np.ndarray
@@ -66,6 +72,7 @@ class Calibration:
         marginal: np.ndarray,
         predict: Callable[[Calibration], Prediction],
         num_filled: int,
+        num_known: np.ndarray,
     ) -> Calibration:
         """
         :param outputs: The output columns.
@@ -76,10 +83,11 @@ class Calibration:
         :param marginal: The deviation of all known targets less their trend (`P`).
         :param predict: The prediction of these targets with some calibration.
         :param num_filled: How many outputs are no covariates.
+        :param num_known: The known entries of each output, held out or not (`P`).
         """
         number = len(outputs)
         anchors, factors = np.zeros((2, number)), np.zeros((2, number))
-        failed = []
+        failed, small = [], []
         mean = moments[0][:, outputs.first_values(moments[0].device)]
         total = gaussian_variance(outputs, model, moments[1].clamp_min(0.0).sqrt(), spread)
         for p, column in enumerate(outputs.columns[:num_filled]):
@@ -88,8 +96,13 @@ class Calibration:
                 deviation = total[known, p].sqrt().cpu().double().numpy()
                 error = (targets[known, p] - mean[known, p]).abs().cpu().double().numpy()
                 anchors[:, p], factors[:, p] = _by_sureness(deviation, error)
-            if np.abs(factors[:, p]).max() >= np.log(LARGEST) - 1e-9 or int(known.sum()) < FEWEST_ENTRIES:
+            is_few = int(known.sum()) < FEWEST_ENTRIES
+            if np.abs(factors[:, p]).max() >= np.log(LARGEST) - 1e-9 or (is_few and num_known[p] >= FEWEST_KNOWN):
                 failed.append(column.name)
+            elif is_few:
+                small.append(column.name)
+        if small:
+            logger.info("The intervals of %s are not calibrated: they have too few known entries.", listed(small))
         marginal = np.where(np.isfinite(marginal), marginal, np.inf)
         draft = cls(anchors, factors, marginal)
         if not all(column.is_gaussian for column in outputs.columns):

@@ -22,6 +22,8 @@ MEAN, INTERPOLATION, BOOSTING = "mean", "interpolation", "boosting"
 MOST_ROWS = 10_000
 # A rival that is better by less than this share is as good.
 LEAST_DIFFERENCE = 0.02
+# So many held-out entries tell one way from another.
+FEWEST_ENTRIES = 20
 
 
 def compare(
@@ -75,10 +77,13 @@ def compare(
 
 
 def rivals_ahead(comparison: pd.DataFrame) -> str | None:
-    """What to tell about rivals whose errors are smaller than the model's, or None if there are none."""
+    """
+    What to tell about rivals whose errors are smaller than the model's, or None if there are none. Of outputs with few
+    held-out entries nothing is told.
+    """
     if comparison.empty:
         return None
-    rmse = comparison["rmse"]
+    rmse = comparison.loc[comparison["n", ""] >= FEWEST_ENTRIES, "rmse"]
     better = {}
     for name in rmse.columns:
         if name != MODEL:

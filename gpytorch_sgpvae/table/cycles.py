@@ -17,6 +17,8 @@ FEWEST_YEARS = 1.5
 PROMINENCE, LEAST_SHARE = 15.0, 0.005
 # Sines and cosines of a cycle, at most; cells of the regular grid that a spectrum is taken of.
 MOST_HARMONICS, MOST_CELLS = 4, 2**17
+# Holes of so many cells are bridged: regular ones mirror slow changes as quick cycles that are not there.
+LONGEST_BRIDGE = 6
 # What keeps coefficients small, in rows; the share of the variance that a cycle has to explain where it is not fitted.
 RIDGE, LEAST_GAIN = 30.0, 0.01
 # Stretches of which every other one is fitted, to see whether the cycle explains the rest.
@@ -126,7 +128,7 @@ def find_periods(times: np.ndarray, y: np.ndarray, step: float, is_date: bool) -
         known = ~np.isnan(column)
         counts = np.bincount(cells[known], minlength=num_cells)
         sums = np.bincount(cells[known], column[known] - column[known].mean(), num_cells) if known.any() else counts
-        spectrum = np.abs(np.fft.rfft(sums / np.maximum(counts, 1))) ** 2
+        spectrum = np.abs(np.fft.rfft(_bridged(sums / np.maximum(counts, 1), counts > 0))) ** 2
         power += spectrum / max(spectrum[1:].sum(), 1e-300)
     power = power / y.shape[1]
     first, last = FEWEST_REPETITIONS, num_cells // FEWEST_STEPS
@@ -151,6 +153,17 @@ def find_periods(times: np.ndarray, y: np.ndarray, step: float, is_date: bool) -
         if not any(_is_harmonic(period, other) for other in found if other != YEAR or period > 30):
             found.append(period)
     return found
+
+
+def _bridged(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Values with short holes filled by straight lines, and zeros in all others."""
+    if not known.any():
+        return np.zeros_like(values)
+    cells = np.arange(len(values))
+    last = np.maximum.accumulate(np.where(known, cells, -len(cells)))
+    following = np.minimum.accumulate(np.where(known, cells, 2 * len(cells))[::-1])[::-1]
+    lines = np.interp(cells, cells[known], values[known])
+    return np.where(following - last <= LONGEST_BRIDGE + 1, lines, 0.0)
 
 
 def _is_harmonic(period: float, other: float) -> bool:

@@ -172,11 +172,12 @@ class FittedTable:
         outputs = self.reader.outputs
         effects, spread = (self.as_tensor(part) for part in self.trend.at(places, rows))
         stddev = variance.clamp_min(0.0).sqrt()
-        total = gaussian_variance(outputs, self.model, stddev, spread)
+        total = gaussian_variance(outputs, self.model, stddev, torch.zeros_like(spread))
         ratios = self.calibration.ratios(total)  # (n, P)
         # the values of Gaussian outputs are certain, and their variance is that of the noise: no samples are needed
         of_values = torch.where(self._is_corrected, stddev * outputs.for_values(ratios), 0.0)
-        added_variance = ratios.square() * total - noise_variance(outputs, self.model, stddev)
+        # held-out entries, which ratios were learnt from, are at known places: they say nothing of the trend's spread
+        added_variance = ratios.square() * total + spread.square() - noise_variance(outputs, self.model, stddev)
         components = self._components.expand(-1, *mean.shape)
         of_targets = Prediction(self.model.likelihood.observation_model, mean, of_values, base_samples=components)
         if as_targets:
@@ -204,11 +205,11 @@ class FittedTable:
                 values = likelihood.decoder(posterior.sample(self.as_tensor(x[numbers]), n))  # (n, m, J)
                 mean, variance = self.moments_of(x, y, numbers)
                 effects, spread = (self.as_tensor(part) for part in self.trend.at(places, asked))
-                total = gaussian_variance(outputs, self.model, variance.clamp_min(0.0).sqrt(), spread)
+                total = gaussian_variance(outputs, self.model, variance.clamp_min(0.0).sqrt(), torch.zeros_like(spread))
                 ratios = self.calibration.ratios(total)  # (m, P)
                 values = mean + outputs.for_values(ratios) * (values - mean)
                 noise = noise_variance(outputs, self.model, mean)
-                more = ratios.square() * (noise + spread.square()) - noise
+                more = ratios.square() * noise + spread.square() - noise
                 yield asked, outputs.in_units(likelihood.observation_model(values), effects, more).sample()
 
     def as_context(self, x: np.ndarray, y: np.ndarray) -> Context:

@@ -76,7 +76,15 @@ def calibrated(fitted: FittedTable, table: TaskTable, shown: TaskTable, hidden: 
         return fitted.with_(calibration=calibration).prediction_of(table, rows, *moments, as_targets=True)
 
     calibration = Calibration.fit(
-        outputs, fitted.model, moments, fitted.as_tensor(spread), targets, marginal, predict, fitted.reader.num_filled
+        outputs,
+        fitted.model,
+        moments,
+        fitted.as_tensor(spread),
+        targets,
+        marginal,
+        predict,
+        fitted.reader.num_filled,
+        (~np.isnan(table.y)).sum(0),
     )
     return fitted.with_(calibration=calibration)
 
@@ -128,6 +136,7 @@ def evidence_of(fitted: FittedTable, table: TaskTable, seed: int) -> Evidence | 
     :param seed: Of the choice of windows.
     """
     random = np.random.default_rng(seed)
+    model = for_windows(fitted.model, fitted.plan).eval()
     targets = table.y - fitted.trend.at(table)[0]
     counts = (~np.isnan(targets)).sum(1)
     tasks = [rows for rows in table.rows if counts[rows].any()]

@@ -47,6 +47,8 @@ LEAST_GAIN = 1e-3
 VALIDATION_ROWS, VALIDATION_STRETCHES, VALIDATION_QUESTIONS = 600, 5, 4
 # The usual budget, in minutes: for a small table, for so many rows more, and at the most.
 FEWEST_MINUTES, ROWS_PER_MINUTE, MOST_MINUTES = 1.0, 20_000, 10.0
+# The part of the budget in which the clock decides nothing: the first steps are slower than the others.
+FREE_TIME = 0.25
 
 Question = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -59,8 +61,8 @@ def usual_minutes(num_rows: int) -> float:
 @dataclass
 class Budget:
     """
-    How far a training has got, by its steps or by the clock, whichever is further: with a machine that is fast enough
-    the clock decides nothing, and the same seed gives the same model.
+    How far a training has got, by its steps or by the clock, whichever is further. The clock counts from a part of the
+    time on: with a machine that is fast enough it decides nothing, and the same seed gives the same model.
 
     :param num_steps: Steps of the whole training.
     :param minutes: Minutes of it, at the most.
@@ -69,17 +71,18 @@ class Budget:
     num_steps: int
     minutes: float
     step: int = 0
-    began: float = 0.0
+    began: float | None = None
 
     @property
     def elapsed(self) -> float:
-        """Minutes since it began."""
-        return (time.monotonic() - self.began) / 60
+        """Minutes since it began, 0 before."""
+        return 0.0 if self.began is None else (time.monotonic() - self.began) / 60
 
     @property
     def progress(self) -> float:
         """From 0 to 1."""
-        return min(1.0, max(self.step / self.num_steps, self.elapsed / self.minutes))
+        by_clock = (self.elapsed / self.minutes - FREE_TIME) / (1 - FREE_TIME)
+        return min(1.0, max(self.step / self.num_steps, by_clock))
 
     @property
     def is_late(self) -> bool:
@@ -356,8 +359,9 @@ class Monitor(Callback):
         score = scores.get("val_score", -float(trainer.global_step))
         shown = {"score": f"{score:.4f}", "step": f"{trainer.global_step}/{self.budget.num_steps}"}
         self.bar.set_postfix(shown | {"at most": f"{self.budget.minutes:.1f} min"})
+        score = score if math.isfinite(score) else math.inf  # what is not finite is no score to be better than
         self.waited += 1
-        if self.state is None or score < self.best - LEAST_GAIN * abs(self.best):
+        if self.state is None or score < self.best - (LEAST_GAIN * abs(self.best) if math.isfinite(self.best) else 0.0):
             self.waited = 0
         if self.state is None or score < self.best:
             self.best = score

@@ -149,13 +149,16 @@ def number_places(x: np.ndarray) -> np.ndarray:
 def _find_time(
     inputs: Sequence[InputColumn], plain: list[int], labels: tuple[int, ...], table: TaskTable
 ) -> int | None:
-    """The input along which rows run: a date, the only number, or that without which places come again most often."""
+    """
+    The input along which rows run: a date, the only number, or that without which places come again most often, of
+    those with even steps if there are any.
+    """
     dates = [d for d in plain if inputs[d].is_date]
     if len(dates) == 1:
         return dates[0]
     if len(plain) == 1:
         return plain[0]
-    candidates = dates or plain
+    candidates = dates or [d for d in plain if _has_even_steps(table.x[:, d])] or plain
     if not candidates:
         return None
     counts = {
@@ -163,6 +166,12 @@ def _find_time(
     }
     best = min(candidates, key=lambda d: counts[d])
     return best if len(table.x) >= FEWEST_ROWS_OF_PLACE * counts[best] else None
+
+
+def _has_even_steps(values: np.ndarray) -> bool:
+    """Whether values mostly follow each other in steps of one size, as hours and days do and positions do not."""
+    steps = np.diff(np.unique(values.round(DIGITS)))
+    return len(steps) > 1 and bool((steps < 1.5 * steps.min()).mean() > 0.5)
 
 
 def _come_again(places: np.ndarray) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from .cycles import Cycles
 from .inputs import InputColumn
 from .outputs import Outputs
-from .places import PlaceEffects
+from .places import FEWEST_ROWS, PlaceEffects
 from .plan import Plan
 from .reading import TaskTable
 
@@ -51,8 +51,10 @@ class Trend:
             groups[rows] = number
         if len(table.rows) < NUM_STRETCHES and plan.has_places:
             times = table.x[:, plan.time]
-            width = np.ptp(times) / NUM_STRETCHES
-            stretches = np.floor((times - times.min()) / (width if width > 0 else 1.0)).astype(int)
+            # each with some rows of a place
+            pieces = min(NUM_STRETCHES, max(1, len(np.unique(times)) // FEWEST_ROWS))
+            width = np.ptp(times) / pieces
+            stretches = np.floor((times - times.min()) / (width if width > 0 else 1.0)).astype(int).clip(max=pieces - 1)
             groups = np.unique(groups * (NUM_STRETCHES + 1) + stretches, return_inverse=True)[1].reshape(-1)
         places = PlaceEffects.fit(table.x, table.y, groups, gaussian, seed)
         if plan.time is None:

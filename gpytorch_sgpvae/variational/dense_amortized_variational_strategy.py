@@ -173,8 +173,12 @@ class DenseAmortizedVariationalStrategy(AmortizedStrategy):
 
     def prior_at(self, x: Tensor, context_x: Tensor, **kwargs: Any) -> PriorAt:
         """The prior at new inputs, as seen from a context's."""
+        return prior_of_second_group(self.priors(context_x, x, **kwargs))
+
+    def priors(self, context_x: Tensor, x: Tensor, **kwargs: Any) -> JointPrior:
+        """The prior at a context's inputs and at new ones together."""
         self._check_input_dim(x, context_x)
-        return prior_of_second_group(self._prior(self._insert_latents(context_x), self._for_latents(x), **kwargs))
+        return self._prior(self._insert_latents(context_x), self._for_latents(x), **kwargs)
 
     def _encode(
         self, context: Context, sites: GaussianSites, x: Tensor, **kwargs: Any

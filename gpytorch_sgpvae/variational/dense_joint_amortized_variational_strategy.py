@@ -12,7 +12,7 @@ from linear_operator.operators import BlockDiagLinearOperator
 from torch import Tensor
 
 from ..context import Context
-from ..linalg.conditionals import DensePosterior, entry_posterior, shift_and_shrinkage
+from ..linalg.conditionals import DensePosterior, entry_posterior, root_of_rounded, shift_and_shrinkage
 from ..linalg.entries import (
     cross_covariance,
     entry_covariance,
@@ -168,6 +168,37 @@ class DenseJointEncoding(Encoding):
             )
         return self.sites
 
+    def sample(self, x: Tensor, n: int) -> Tensor:
+        r"""
+        Draw the latent functions, each draw jointly over all inputs (`n x *T x N* x K`), by Matheron's rule: with
+        :math:`\mathbf f` drawn from the prior and :math:`\epsilon_{jn} \sim \mathcal N(0, \lambda_{jn}^{-1})`,
+
+        .. math::
+
+            f_{k*} + \sum_{jn} a_{jk} k_k(\mathbf x_*, \mathbf x_n) \, [P (\mathbf g - \mathbf a^\top \mathbf f
+            - \boldsymbol \epsilon)]_{jn}, \qquad P = W B^{-1} W
+
+        It takes Cholesky factors of (N + N*) x (N + N*), one for each latent function.
+        """
+        prior = self.strategy.priors(self.x, x)
+        sites, N = self._sites_in_working_dtype(), self.x.shape[-2]
+        Kff, Kfs, Kss = self.prior[1], *(prior.covariance(i, 1).to_dense() for i in (0, 1))
+        root = root_of_rounded(_joint(Kff, Kfs, Kss))  # (*T, K, N + N*, N + N*)
+        paths = root @ torch.randn(n, *root.shape[:-1], 1, dtype=root.dtype, device=root.device)
+        seen, new = paths.squeeze(-1).split([N, x.shape[-2]], dim=-1)  # (n, *T, K, N), (n, *T, K, N*)
+        known = sites.precision > 0  # (*T, J, N)
+        noise = torch.where(known, sites.precision, 1.0).rsqrt() * torch.randn_like(
+            sites.precision.expand(n, *self.tasks, *sites.shape[-2:])
+        )
+        sums = (sites.explicit_loadings() @ seen.mT.unsqueeze(-1)).squeeze(-1).mT  # (n, *T, J, N)
+        seen_sums = torch.where(known, sums + noise, 0.0).flatten(-2)  # (n, *T, J N)
+        if self.entries is not None:
+            seen_sums = seen_sums.gather(-1, self.entries.expand(*seen_sums.shape[:-1], self.entries.shape[-1]))
+        weights = self.posterior.weights - matvec(self.posterior.reduction, seen_sums)  # (n, *T, E)
+        alpha = put_back(weights, self.entries, known.shape[-2:].numel()).unflatten(-1, known.shape[-2:])
+        draws = new + matvec(Kfs.to(root.dtype).mT, sites.to_latents(alpha))  # (n, *T, K, N*)
+        return (prior.mean(1) + draws.to(self.prior[0].dtype)).mT
+
     def absorb(self, context: Context) -> DenseJointEncoding:
         """In the cubic cost of all entries together: their matrix is factorized anew."""
         further = self.strategy.sites_of_further(context, self.tasks)
@@ -290,3 +321,10 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         if not new_inputs:
             return encoding, self.at_context(encoding)
         return encoding, prior_of_second_group(prior)
+
+
+def _joint(Kff: Tensor, Kfs: Tensor, Kss: Tensor) -> Tensor:
+    """The covariance at two sets of inputs together (`*T x K x (N + N*) x (N + N*)`)."""
+    tasks = torch.broadcast_shapes(*(K.shape[:-2] for K in (Kff, Kfs, Kss)))
+    Kff, Kfs, Kss = (K.expand(*tasks, *K.shape[-2:]) for K in (Kff, Kfs, Kss))
+    return torch.cat([torch.cat([Kff, Kfs], -1), torch.cat([Kfs.mT, Kss], -1)], -2)

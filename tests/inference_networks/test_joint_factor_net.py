@@ -256,3 +256,45 @@ def test_corrections_have_a_gradient_although_they_start_at_zero():
     model.likelihood.decoder.mlp.output_bias.data.fill_(0.1)  # at the exact posterior itself their gradient is zero
     model.loss(helpers.make_data(2)).backward()
     assert model.strategy._variational_distribution.network.corrections.weights[-1].grad.abs().max() > 0
+
+
+class TestCorrectOnly:
+    def test_what_is_exact_already_stays_as_the_linear_model_says_and_the_rest_is_corrected(self):
+        network, _ = helpers.make_tied()
+        context = helpers.rows(*random_task(torch.float64, 4, 7, 3))
+        plain = network(context)
+        helpers.perturb(network)
+        network.correct_only([False, True, False])
+        sites = network(context)
+        for name in ("precision", "precision_mean"):
+            ours, theirs = getattr(sites, name), getattr(plain, name)
+            assert torch.equal(ours[:, [0, 2]], theirs[:, [0, 2]])
+            assert (ours[:, 1] != theirs[:, 1])[context.observed.mT[:, 1]].all()
+
+    def test_only_what_is_corrected_has_gradients(self):
+        network, _ = make(tied=True)
+        network.correct_only([False, True, False])
+        sites = network(helpers.rows(*random_task(torch.float64, 4, 7, 3)))
+        parameters = list(network.corrections.parameters())
+        gradients = torch.autograd.grad(sites.precision.sum() + sites.precision_mean.square().sum(), parameters)
+        for gradient in gradients:
+            assert not gradient[[0, 2]].any()
+            assert gradient[1].any()
+
+    def test_without_anything_to_correct_no_parameter_is_trained(self):
+        network, _ = make(tied=True)
+        network.correct_only([False] * 3)
+        assert not any(parameter.requires_grad for parameter in network.parameters())
+        network.correct_only([True] * 3)
+        assert all(parameter.requires_grad for parameter in network.corrections.parameters())
+
+    @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network))])
+    def test_copies_keep_it(self, duplicate):
+        network, _ = make(tied=True)
+        network.correct_only([False, True, False])
+        context = helpers.rows(*random_task(torch.float64, 7, 3))
+        assert torch.equal(duplicate(network)(context).precision, network(context).precision)
+
+    def test_another_number_of_values_is_refused_with_both(self):
+        with pytest.raises(ValueError, match="Got 2 values, but the decoder has 3"):
+            make(tied=True)[0].correct_only([True, False])

@@ -502,6 +502,18 @@ class TestDerived:
         assert torch.equal(joined.function_mean, mean)
         torch.testing.assert_close(joined.mean, likelihood.decoder(mean) + shift)
 
+    def test_samples_that_were_given_go_along_with_their_inputs(self):
+        likelihood, q_f = helpers.make_likelihood(P, K), make_q_f()
+        mean, stddev, samples = q_f.mean, q_f.stddev, torch.randn(S, N, K).double()
+        order = torch.randperm(N)
+        parts = [
+            Prediction(likelihood, mean[rows], stddev[rows], base_samples=samples[:, rows]) for rows in order.split(4)
+        ]
+        joined = Prediction.concatenate(parts, order.argsort())
+        expected = Prediction(likelihood, mean, stddev, base_samples=samples)
+        torch.testing.assert_close(joined.mean, expected.mean)
+        torch.testing.assert_close(joined.quantile(0.3), expected.quantile(0.3))
+
     def test_only_predictions_of_one_decoder_are_concatenated(self):
         parts = [make()[0] for _ in range(2)]
         with pytest.raises(ValueError, match="share a decoder"):

@@ -37,7 +37,7 @@ def make_table(num_tasks=8, num_points=20, seed=0):
 
 
 def make_imputer(**kwargs):
-    return SGPVAEImputer(["day"], OUTPUTS, "site", **{"max_epochs": 10, "progress": False, **kwargs})
+    return SGPVAEImputer(["day"], OUTPUTS, "site", **{"max_epochs": 10, "compare": False, "progress": False, **kwargs})
 
 
 @pytest.fixture(scope="session")

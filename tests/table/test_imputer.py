@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +12,7 @@ import torch
 from conftest import FAMILIES, OUTPUTS, make_imputer, make_table
 from sklearn.base import clone
 
-from gpytorch_sgpvae import SGPVAE
+from gpytorch_sgpvae import MarkovGPVAE
 from gpytorch_sgpvae.table import SGPVAEImputer, TableError, TableWarning
 
 
@@ -42,7 +45,7 @@ class TestTransform:
             flag = flag.map({True: "yes", False: "no"})
         table["flag"] = flag.astype(dtype)
         table.loc[::5, "y"] = np.nan
-        imputer = SGPVAEImputer(["day"], ["y", "flag"], "site", max_epochs=1, progress=False).fit(table)
+        imputer = SGPVAEImputer(["day"], ["y", "flag"], "site", max_epochs=1, compare=False, progress=False).fit(table)
         assert imputer.families_["flag"] == "flag"
         for filled in (imputer.transform(table), imputer.transform(table, intervals=True), *imputer.sample(table, 1)):
             pd.testing.assert_series_equal(filled["flag"], table["flag"])
@@ -53,7 +56,8 @@ class TestTransform:
 
     def test_values_beyond_those_of_the_fit_are_taken(self, imputer, table):
         winter = table.assign(temp=table["temp"] - 40)
-        filled = imputer.transform(winter, intervals=True)
+        with pytest.warns(TableWarning, match="explained much worse than those of the table that was fitted"):
+            filled = imputer.transform(winter, intervals=True)
         assert winter["temp"].max() < 0
         assert filled["temp"].notna().all()
         assert (filled["temp_lower"].dropna() < 0).any()
@@ -61,8 +65,7 @@ class TestTransform:
     def test_the_order_of_the_rows_does_not_matter(self, imputer, table):
         order = np.random.default_rng(0).permutation(len(table))
         temp = imputer.transform(table.iloc[order])["temp"].sort_index()
-        # the samples of the latent functions belong to other rows then, and only their mean is compared
-        pd.testing.assert_series_equal(temp, imputer.transform(table)["temp"], rtol=0.05)
+        pd.testing.assert_series_equal(temp, imputer.transform(table)["temp"], rtol=1e-6)
 
     def test_intervals_are_given_for_what_was_filled(self, imputer, table):
         filled = imputer.transform(table, intervals=True)
@@ -126,17 +129,12 @@ class TestPredictive:
         places = table[["site", "day"]].sample(frac=0.3, random_state=0)
         predictive, predicted = imputer.predictive(places, context=table), imputer.predict(places, context=table)
         assert predictive.mean.shape == (len(places), len(OUTPUTS))
-        # of other samples of the latent functions
-        np.testing.assert_allclose(predictive.mean[:, 0], predicted["temp"], rtol=0.05)
-        assert np.corrcoef(predictive.stddev[:, 0], predicted["temp_std"])[0, 1] > 0.9
+        np.testing.assert_allclose(predictive.mean[:, 0], predicted["temp"])
+        np.testing.assert_allclose(predictive.stddev[:, 0], predicted["temp_std"])
 
     def test_asking_again_gives_the_same_answer(self, imputer, table):
         first, second = (imputer.predictive(table, context=table) for _ in range(2))
         assert torch.equal(first.mean, second.mean)
-
-    def test_its_functions_are_the_latent_ones_alone(self, imputer, table):
-        means = imputer.latents(table).filter(regex=r"latent_\d$").to_numpy()
-        np.testing.assert_array_equal(imputer.predictive(table, context=table).function_mean, means)
 
     def test_known_values_are_read_in_their_own_units(self, imputer, table):
         values = imputer.read_outputs(table)
@@ -184,35 +182,29 @@ class TestSample:
         assert (first["temp"] != second["temp"])[holes].all()
 
     def test_draws_scatter_as_the_predictions_say(self, imputer, table):
-        draws = np.stack([draw["temp"] for draw in imputer.sample(table, 200)])
+        draws = np.stack([draw["temp"] for draw in imputer.sample(table, 100)])
         filled = imputer.transform(table, intervals=True)
         holes = table["temp"].isna().to_numpy()
         ratio = draws.std(0)[holes] / filled["temp_std"].to_numpy()[holes]
         assert 0.9 < ratio.mean() < 1.1
 
 
-def test_latents_have_a_mean_and_a_deviation_for_each_row(imputer, table):
-    latents = imputer.latents(table)
-    assert latents.index.equals(table.index)
-    assert latents.columns.tolist() == [f"latent_{k}{suffix}" for k in range(3) for suffix in ("", "_std")]
-    assert (latents.filter(like="std") > 0).all(axis=None)
-
-
 class TestFit:
     def test_the_families_are_guessed_and_shown(self, imputer):
         assert imputer.families_ == FAMILIES
         assert "rain (amount)" in repr(imputer)
-        assert isinstance(imputer.model_, SGPVAE)
+        assert isinstance(imputer.model_, MarkovGPVAE)
 
     def test_a_seed_makes_it_reproducible(self, table):
+        table = table.head(60)
         models = [make_imputer(max_epochs=2, seed=seed).fit(table).transform(table) for seed in (1, 1, 2)]
         pd.testing.assert_frame_equal(models[0], models[1])
         assert not models[0]["temp"].equals(models[2]["temp"])
 
     def test_it_keeps_the_parameters_that_predicted_held_out_entries_best(self, imputer):
         history = imputer.history_
-        assert {"epoch", "train_elbo", "val_nll", "val_coverage"} <= set(history.columns)
-        assert history["val_nll"].min() < history["val_nll"].iloc[0]
+        assert {"epoch", "train_elbo", "val_score", "val_coverage"} <= set(history.columns)
+        assert history["val_score"].min() < history["val_score"].iloc[0]
 
     def test_an_override_of_the_family_is_kept(self, table):
         imputer = make_imputer(families={"cars": "real"}, max_epochs=1).fit(table)
@@ -225,7 +217,9 @@ class TestFit:
         table["cars"] = random.poisson(400, len(table)).astype(float)
         table["temp"] = random.normal(size=len(table))
         families = {"cars": "count"}
-        imputer = SGPVAEImputer(["day"], ["cars", "temp"], "site", families=families, max_epochs=5, progress=False)
+        imputer = SGPVAEImputer(
+            ["day"], ["cars", "temp"], "site", families=families, max_epochs=5, compare=False, progress=False
+        )
         predicted = imputer.fit(table).predict(table[["site", "day"]], context=table)
         assert 0.8 < predicted["cars_std"].mean() / 20 < 1.5
 
@@ -238,7 +232,9 @@ class TestFit:
         truth = random.poisson(rate * random.gamma(50, 1 / 50, len(table))).astype(float)
         table["y"] = np.where(np.arange(len(table)) % 4, truth, np.nan)
         families = {"y": "count"}
-        imputer = SGPVAEImputer(["day"], ["y"], "site", families=families, max_epochs=30, progress=False).fit(table)
+        imputer = SGPVAEImputer(
+            ["day"], ["y"], "site", families=families, max_epochs=30, compare=False, progress=False
+        ).fit(table)
         filled = imputer.transform(table, intervals=True)
         holes = filled["y_filled"]
         inside = (filled["y_lower"] <= truth) & (truth <= filled["y_upper"])
@@ -247,20 +243,21 @@ class TestFit:
         width = (filled["y_upper"] - filled["y_lower"])[holes].mean()
         assert width < 2 * 3.92 * np.hypot(0.14 * mean, mean**0.5)
 
-    @pytest.mark.slow
     def test_one_long_task_is_learnt_in_windows(self, monkeypatch):
-        monkeypatch.setattr("gpytorch_sgpvae.table.learning.WINDOW", 40)
+        monkeypatch.setattr("gpytorch_sgpvae.table.learning.MOST_ROWS", 40)
         time = np.arange(120.0)
         table = pd.DataFrame({"time": time, "y": np.sin(time / 5), "z": np.cos(time / 5)})
         table.loc[::4, "y"] = np.nan
-        imputer = SGPVAEImputer(["time"], ["y", "z"], max_epochs=8, progress=False).fit(table)
+        imputer = SGPVAEImputer(["time"], ["y", "z"], max_epochs=8, compare=False, progress=False).fit(table)
         error = (imputer.transform(table)["y"] - np.sin(time / 5))[::4]
         assert error.std() < 0.3
 
     def test_a_periodic_input_continues(self):
         hour = np.arange(72.0)
         table = pd.DataFrame({"hour": hour, "y": np.sin(hour * np.pi / 12), "z": np.cos(hour * np.pi / 12)})
-        imputer = SGPVAEImputer(["hour"], ["y", "z"], periodic={"hour": 24}, max_epochs=4, progress=False).fit(table)
+        imputer = SGPVAEImputer(
+            ["hour"], ["y", "z"], periodic={"hour": 24}, max_epochs=4, compare=False, progress=False
+        ).fit(table)
         first, later = (
             imputer.predict(pd.DataFrame({"hour": [6.5 + shift]}), context=table)["y"].item() for shift in (0, 2400)
         )
@@ -269,7 +266,9 @@ class TestFit:
     def test_periodic_and_other_inputs_have_a_product_of_kernels(self):
         random = np.random.default_rng(0)
         table = pd.DataFrame({"hour": np.arange(48.0), "depth": random.random(48), "y": random.normal(size=48)})
-        imputer = SGPVAEImputer(["depth", "hour"], ["y"], periodic={"hour": 24}, max_epochs=1, progress=False)
+        imputer = SGPVAEImputer(
+            ["depth", "hour"], ["y"], periodic={"hour": 24}, max_epochs=1, compare=False, progress=False
+        )
         assert imputer.fit(table).transform(table.assign(y=[np.nan, *table["y"][1:]]))["y"].notna().all()
         names = dict(imputer.model_.named_parameters())
         assert any("kernels.1.raw_period_length" in name for name in names)
@@ -285,11 +284,17 @@ class TestFit:
         with pytest.raises(TableError, match="not been fitted"):
             twin.transform(pd.DataFrame())
 
+    @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda imputer: pickle.loads(pickle.dumps(imputer))])
+    def test_a_copy_predicts_the_same_and_has_parameters_of_its_own(self, imputer, table, duplicate):
+        twin, expected = duplicate(imputer), imputer.transform(table, intervals=True)
+        pd.testing.assert_frame_equal(twin.transform(table, intervals=True), expected)
+        with torch.no_grad():
+            for parameter in twin.model_.parameters():
+                parameter.mul_(1.5)
+        assert not twin.transform(table)["temp"].equals(expected["temp"])
+        pd.testing.assert_frame_equal(imputer.transform(table, intervals=True), expected)
+
     @pytest.mark.parametrize("name", ["num_latents", "num_inducing", "batch_size", "max_epochs"])
     def test_numbers_below_one_are_refused(self, table, name):
-        with pytest.raises(TableError, match=f"{name} must be at least 1"):
+        with pytest.raises(TableError, match=f"{name} must be a whole number from 1, .* got 0"):
             make_imputer(**{name: 0}).fit(table)
-
-    def test_an_unknown_network_is_refused(self, table):
-        with pytest.raises(TableError, match="choose of factornet, indexnet"):
-            make_imputer(network="transformer").fit(table)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from gpytorch_sgpvae.table import SGPVAEImputer
+from gpytorch_sgpvae.table import SGPVAEImputer, TableWarning
 from gpytorch_sgpvae.table.places import PlaceEffects
+from gpytorch_sgpvae.table.plan import make_plan
+from gpytorch_sgpvae.table.reading import TableReader
+from gpytorch_sgpvae.table.trend import Trend
 
 NUM_PLACES, NUM_TASKS, NUM_DAYS = 30, 8, 4
 
@@ -53,10 +58,40 @@ def test_tables_without_places_that_come_again_have_none(stations):
     assert not len(PlaceEffects.fit(random.random(x.shape), y, task, [True], seed=0).places)
 
 
+def test_what_is_not_known_of_a_new_place_is_not_scaled_by_what_held_out_entries_at_known_places_say(stations):
+    x, y, task, *_ = stations
+    table = pd.DataFrame({"position": x[:, 0], "day": x[:, 1], "y": y[:, 0], "week": task})
+    with pytest.warns(TableWarning, match="could not be calibrated"):  # after one round: it is far too unsure
+        imputer = SGPVAEImputer(["position", "day"], ["y"], "week", max_epochs=1, compare=False, progress=False).fit(
+            table
+        )
+    fitted = imputer._fitted
+    assert (fitted.calibration.factors < 0).all()
+    spread = fitted.trend.places.spread[0] * imputer.outputs_.columns[0].scale
+    assert spread > 0.2
+    new = table.head(1).assign(position=0.1234)
+    with_spread = imputer.predict(new, context=table)["y_std"].item()
+    known = replace(fitted.trend.places, spread=np.zeros(1))
+    imputer._table = fitted.with_(trend=replace(fitted.trend, places=known))
+    without = imputer.predict(new, context=table)["y_std"].item()
+    assert with_spread == pytest.approx(np.hypot(without, spread))
+
+
+def test_the_constants_of_stations_are_found_in_weeks_of_a_few_days(stations):
+    x, y, task, *_ = stations
+    table = pd.DataFrame({"position": x[:, 0], "day": x[:, 1], "y": y[:, 0], "week": task})
+    reader = TableReader.fit(table, ["position", "day"], ["y"], "week", {}, {}, ())
+    rows = reader.read(table)
+    trend = Trend.fit(reader.inputs, reader.outputs, make_plan(reader.inputs, rows, 1), rows, 0)
+    assert trend.places.inputs == [0]
+    assert len(trend.places.places) == NUM_PLACES
+
+
+@pytest.mark.filterwarnings("ignore:The intervals of y could not be calibrated")  # after two rounds
 def test_an_imputer_knows_them_and_is_less_certain_of_new_places(stations, tmp_path):
     x, y, task, *_ = stations
     table = pd.DataFrame({"position": x[:, 0], "day": x[:, 1], "y": y[:, 0], "week": task})
-    imputer = SGPVAEImputer(["position", "day"], ["y"], "week", max_epochs=2, progress=False).fit(table)
+    imputer = SGPVAEImputer(["position", "day"], ["y"], "week", max_epochs=2, compare=False, progress=False).fit(table)
     imputer.save(tmp_path / "model")
     known = table[["position", "day", "week"]].head(1)
     for model in (imputer, SGPVAEImputer.load(tmp_path / "model")):

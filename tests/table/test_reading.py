@@ -319,7 +319,9 @@ def test_missing_labels_are_named(cell):
 def test_tables_with_an_index_of_dates_keep_it():
     table = make_table(num_tasks=2, num_points=14)
     table = table[table["site"] == "site 0"].set_index(pd.date_range("2024-01-01", periods=14))
-    imputer = SGPVAEImputer(["index"], ["temp", "wet"], "week(index)", max_epochs=1, progress=False).fit(table)
+    imputer = SGPVAEImputer(["index"], ["temp", "wet"], "week(index)", max_epochs=1, compare=False, progress=False).fit(
+        table
+    )
     filled = imputer.transform(table)
     pd.testing.assert_index_equal(filled.index, table.index)
     assert filled[["temp", "wet"]].notna().all(axis=None)
@@ -329,7 +331,7 @@ def test_tables_with_an_index_of_dates_keep_it():
 
 def test_a_saved_model_makes_the_same_tasks_and_labels(tmp_path):
     frame = make_frame(14).assign(date=lambda table: table["date"].dt.strftime("%d/%m/%Y"))
-    options = {"task": "week(date)", "max_epochs": 1, "progress": False}
+    options = {"task": "week(date)", "max_epochs": 1, "compare": False, "progress": False}
     imputer = SGPVAEImputer(["date", "site"], ["y", "wind"], **options).fit(frame)
     imputer.save(tmp_path / "model")
     holes = frame.assign(y=frame["y"].where(frame.index % 3 > 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import helpers
 import pytest
 import torch
 
@@ -36,3 +37,35 @@ def test_many_entries_are_warned_of(monkeypatch):
         model.condition(context)
     context[1][0, 0] = torch.nan
     model.condition(context)
+
+
+def make_posterior(tasks=(), dtype=torch.float64):
+    torch.manual_seed(0)
+    model = GPVAE(3, 2, network="jointfactornet", decoder=torch.nn.Linear(2, 3)).to(dtype)
+    x, y = torch.rand(*tasks, 6, 1, dtype=dtype), torch.randn(*tasks, 6, 3, dtype=dtype)
+    y[torch.rand(y.shape) < 0.4] = torch.nan
+    return model.eval().condition((x, y)), x
+
+
+@pytest.mark.parametrize("tasks", [(), (2,)])
+def test_draws_have_the_mean_and_the_covariance_of_q(tasks):
+    """Over all new inputs and latent functions together, at the context's own inputs too."""
+    posterior, x = make_posterior(tasks)
+    new = torch.cat([x[..., :2, :], 3 * torch.rand(*tasks, 3, 1, dtype=x.dtype)], dim=-2)
+    draws = posterior.sample(new, 40_000).flatten(-2)  # (n, *T, N K)
+    q_f = posterior.encoding.strategy(new, context=posterior.encoding, diag=False)
+    mean, covariance = q_f.mean.flatten(-2), q_f.covariance_matrix
+    residual = (draws - draws.mean(0)).movedim(0, -1)  # (*T, N K, n)
+    scale = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
+    assert ((draws.mean(0) - mean).abs() < 5 * scale / 200).all()
+    error = residual @ residual.mT / draws.shape[0] - covariance
+    assert (error.abs() < 6 / 200 * scale.unsqueeze(-1) * scale.unsqueeze(-2)).all()
+
+
+def test_draws_take_no_matrix_over_all_latent_functions(dtype):
+    posterior, x = make_posterior(dtype=dtype)
+    with helpers.cholesky_calls() as shapes:
+        draws = posterior.sample(torch.cat([x, x]), 3)
+    assert draws.shape == (3, 12, 2)
+    assert draws.dtype == dtype
+    assert shapes == [(2, 18, 18)]

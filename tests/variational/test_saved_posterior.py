@@ -76,7 +76,9 @@ def test_other_shapes_are_refused(model_and_context, cut):
         other = {"first": value[:-1], "last": value[..., :-1], "scalar": value.flatten()[0]}[cut]
         if name == "x" and cut == "last" and hasattr(model.variational_strategy, "max_entries"):
             continue  # the dense strategy does not know how many columns inputs have
-        with pytest.raises(ValueError, match=r"no posterior of the model: .* has shape|Inducing points of shape|inputs with 0 columns"):
+        with pytest.raises(
+            ValueError, match=r"no posterior of the model: .* has shape|Inducing points of shape|inputs with 0 columns"
+        ):
             Posterior.from_state_dict(model, {**state, name: other})
 
 

@@ -1,0 +1,91 @@
+"""Rows that are looked at together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpytorch_sgpvae.table import blocks
+from gpytorch_sgpvae.table.blocks import blocks_in_space, blocks_in_time, window
+
+random = np.random.default_rng(0)
+
+
+def make_rows(number, values=2):
+    x = random.normal(size=(number, 2)) * [1.0, 5.0]
+    return x, random.integers(0, values + 1, number), random.random(number) < 0.3
+
+
+@pytest.mark.parametrize("number", [1, 50, 5000])
+@pytest.mark.parametrize("lengthscales", [[1.0, 1.0], [1.0, np.inf], [np.inf, np.inf]])
+def test_every_row_that_is_asked_for_is_in_exactly_one_block(number, lengthscales):
+    x, counts, asked = make_rows(number)
+    asked[0] = True
+    found = list(blocks_in_space(x, counts, 2, asked, np.array(lengthscales)))
+    np.testing.assert_array_equal(np.sort(np.concatenate([block.asked for block in found])), np.flatnonzero(asked))
+    for block in found:
+        assert np.isin(block.asked, block.seen).all()
+        assert (np.diff(block.seen) > 0).all()
+
+
+@pytest.mark.parametrize("lengthscales", [[1.0, 1.0], [np.inf, np.inf]])
+def test_no_block_has_more_entries_than_a_matrix_may(lengthscales):
+    x, counts, asked = make_rows(5000)
+    found = list(blocks_in_space(x, counts, 2, asked, np.array(lengthscales)))
+    assert len(found) > 1
+    for block in found:
+        assert counts[block.seen].sum() <= blocks.MOST_ENTRIES
+        assert 2 * len(block.seen) <= blocks.MOST_VALUES + 2
+        assert counts[block.seen].sum() > 0.5 * counts.sum() * blocks.MOST_ENTRIES / (2 * 5000)
+
+
+def test_a_block_sees_what_is_around_it():
+    x = np.stack([np.arange(5000.0), np.zeros(5000)], 1)
+    counts, asked = np.ones(5000, dtype=int), np.ones(5000, dtype=bool)
+    for block in blocks_in_space(x, counts, 1, asked, np.ones(2)):
+        assert (np.diff(block.asked) == 1).all()
+        assert (np.diff(block.seen) == 1).all()
+        if block.seen[0] > 0 and block.seen[-1] < 4999:
+            before, after = block.asked[0] - block.seen[0], block.seen[-1] - block.asked[-1]
+            assert abs(before - after) <= 1
+            assert before > 300
+
+
+def test_a_small_table_is_one_block_of_what_is_known_or_asked_for():
+    x, counts, asked = make_rows(100)
+    (block,) = blocks_in_space(x, counts, 2, asked, np.ones(2))
+    np.testing.assert_array_equal(block.seen, np.flatnonzero((counts > 0) | asked))
+
+
+@pytest.mark.parametrize("number", [1, 10_000, 10_001, 35_000])
+def test_stretches_of_time_hold_every_row_once_with_what_is_around_them(number):
+    times = random.permutation(number).astype(float)
+    asked = random.random(number) < 0.5
+    asked[0] = True
+    found = list(blocks_in_time(times, asked))
+    np.testing.assert_array_equal(np.sort(np.concatenate([block.asked for block in found])), np.flatnonzero(asked))
+    assert len(found) <= -(-number // blocks.MOST_ROWS)
+    for block in found:
+        assert len(block.seen) <= blocks.MOST_ROWS + 2 * blocks.MARGIN_ROWS
+        seen = times[block.seen]
+        assert seen[0] == 0 or times[block.asked].min() - seen[0] >= blocks.MARGIN_ROWS
+        assert seen[-1] == number - 1 or seen[-1] - times[block.asked].max() >= blocks.MARGIN_ROWS
+
+
+class TestWindow:
+    def test_it_has_rows_next_to_each_other_with_so_many_entries(self):
+        x, counts = np.stack([np.arange(500.0), np.zeros(500)], 1), np.arange(500) % 3
+        for seed in range(5):
+            rows = window(x, counts, np.ones(2), 60, np.random.default_rng(seed))
+            assert counts[rows].sum() <= 60
+            assert counts[rows].sum() > 55
+            assert (counts[rows] > 0).all()
+            assert np.diff(rows).max() <= 2
+
+    def test_a_small_task_is_one(self):
+        x, counts, _ = make_rows(30)
+        rows = window(x, counts, np.ones(2), counts.sum(), np.random.default_rng(0))
+        np.testing.assert_array_equal(rows, np.flatnonzero(counts))
+
+    def test_a_row_with_more_entries_than_that_is_taken_alone(self):
+        assert len(window(np.arange(5.0)[:, None], np.full(5, 9), np.ones(1), 3, np.random.default_rng(0))) == 1
