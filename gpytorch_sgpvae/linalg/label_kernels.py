@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
