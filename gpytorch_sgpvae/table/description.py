@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
 from typing import Any
 
 from .errors import TableError
@@ -170,13 +171,17 @@ def _record(**fields: Check) -> Check:
 
 
 def _output(value: Any, where: str) -> None:
-    _record(
-        name=_text,
-        family=_one_of(FAMILIES),
-        shift=_real(),
-        scale=_real(above=0.0),
-        levels=_list(_label, MOST_LABELS),
-    )(value, where)
+    common = {
+        "name": _text,
+        "family": _one_of(FAMILIES),
+        "shift": _real(),
+        "scale": _real(above=0.0),
+        "levels": _list(_label, MOST_LABELS),
+    }
+    family = value.get("family") if isinstance(value, dict) else None
+    known = fields(FAMILIES[family]) if family in FAMILIES else ()
+    # what a family has beside these is a positive number
+    _record(**common, **{entry.name: _real(above=0.0) for entry in known if entry.name not in common})(value, where)
     low, high = FAMILIES[value["family"]].num_levels
     if not low <= len(value["levels"]) <= high or len(set(value["levels"])) != len(value["levels"]):
         raise DescriptionError(f"{where}.levels are not those of a {value['family']}")

@@ -41,7 +41,7 @@ class Roles:
     @classmethod
     def of(cls, imputer: SGPVAEImputer) -> Roles:
         """The roles in a table that an imputer was fitted to."""
-        reader = imputer._fitted.reader
+        reader = imputer.fitted_.reader
         texts = [column.name for column in reader.inputs if column.is_category]
         for column in reader.outputs.columns:
             if column.levels and all(isinstance(level, str) for level in column.levels):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,6 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 # A place is learnt from so many tasks, and from so many rows in each of them, on average at least.
 FEWEST_TASKS = 3
 FEWEST_ROWS = 2
-FEWEST_PLACES = 2
 # What is smooth in space is told from so many places.
 FEWEST_FOR_SMOOTH = 10
 # More places than that are not needed to tell what is smooth in space.
@@ -37,8 +37,8 @@ class PlaceEffects:
     where :math:`\bar y_{ts}` is the mean of the task's rows at the place and m is smooth in space. The constant of a
     known place is :math:`m(s) + e_s`, and that of a new one :math:`m(s)` with the deviation :math:`\tau`.
 
-    A place is made of all inputs but one, the one along which most rows run (the days at a station). A table whose
-    places do not come again in several tasks has no effects.
+    A place is made of all inputs but one, the one along which rows run (the days at a station). A table whose places do
+    not come again in several tasks has no effects.
 
     :param inputs: Which inputs make a place.
     :param places: Theirs, as the kernel sees them (`S x d`).
@@ -62,16 +62,26 @@ class PlaceEffects:
         return cls([], np.zeros((0, 0)), nothing, np.zeros(num_outputs), nothing, np.ones((num_outputs, 0)))
 
     @classmethod
-    def fit(cls, x: np.ndarray, y: np.ndarray, tasks: np.ndarray, additive: list[bool], seed: int) -> PlaceEffects:
+    def fit(
+        cls,
+        x: np.ndarray,
+        y: np.ndarray,
+        tasks: np.ndarray,
+        additive: list[bool],
+        inputs: Sequence[int],
+        seed: int,
+        are_distances: bool = True,
+    ) -> PlaceEffects:
         """
         :param x: Inputs as the kernel sees them (`N x D`).
         :param y: Targets (`N x P`).
         :param tasks: The task of each row (`N`).
         :param additive: Which targets an effect can be added to (`P`).
+        :param inputs: Which inputs make a place: all but the one along which rows run.
         :param seed: Of the places that say what is smooth.
+        :param are_distances: Whether these inputs have distances, so that something can be smooth in them.
         """
-        nothing = cls.none(y.shape[1])
-        inputs = _find_place_inputs(x)
+        nothing, inputs = cls.none(y.shape[1]), list(inputs)
         if not inputs or not any(additive):
             return nothing
         places, place = np.unique(x[:, inputs].round(DIGITS), axis=0, return_inverse=True)
@@ -83,7 +93,9 @@ class PlaceEffects:
         spread, lengthscales = np.zeros(y.shape[1]), np.ones((y.shape[1], len(inputs)))
         for j in np.flatnonzero(additive):
             effects[:, j] = _shrunken_means(y[:, j], place, tasks)
-            weights[:, j], lengthscales[j], spread[j] = _smooth_part(places, effects[:, j], seed)
+            spread[j] = effects[:, j].std()
+            if are_distances:
+                weights[:, j], lengthscales[j], spread[j] = _smooth_part(places, effects[:, j], seed)
         return cls(inputs, places, effects, spread, weights, lengthscales)
 
     def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -105,14 +117,6 @@ class PlaceEffects:
             difference = (places[:, None] - self.places[None]) / self.lengthscales[j]
             result[:, j] = np.exp(-0.5 * np.square(difference).sum(-1)) @ self.weights[:, j]
         return result
-
-
-def _find_place_inputs(x: np.ndarray) -> list[int]:
-    """All inputs but one: that without which there are the fewest different rows, but enough of them."""
-    rests = [[k for k in range(x.shape[1]) if k != d] for d in range(x.shape[1])]
-    counts = [len(np.unique(x[:, rest].round(DIGITS), axis=0)) if rest else 1 for rest in rests]
-    enough = [(count, rest) for count, rest in zip(counts, rests, strict=True) if count >= FEWEST_PLACES]
-    return min(enough)[1] if enough else []
 
 
 def _shrunken_means(y: np.ndarray, place: np.ndarray, tasks: np.ndarray) -> np.ndarray:

@@ -56,7 +56,9 @@ class Trend:
             width = np.ptp(times) / pieces
             stretches = np.floor((times - times.min()) / (width if width > 0 else 1.0)).astype(int).clip(max=pieces - 1)
             groups = np.unique(groups * (NUM_STRETCHES + 1) + stretches, return_inverse=True)[1].reshape(-1)
-        places = PlaceEffects.fit(table.x, table.y, groups, gaussian, seed)
+        places = PlaceEffects.none(len(outputs))
+        if plan.has_places:
+            places = PlaceEffects.fit(table.x, table.y, groups, gaussian, plan.place, seed, not plan.labels)
         if plan.time is None:
             return cls(places, Cycles.none(len(outputs)), None)
         rest = table.y - places.at(table.x)[0]

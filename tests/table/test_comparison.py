@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpytorch_sgpvae.likelihoods import Prediction
-from gpytorch_sgpvae.table import SGPVAEImputer, TableWarning
+from gpytorch_sgpvae.table import SGPVAEImputer, TableWarning, judgment
 from gpytorch_sgpvae.table import imputer as front
 from gpytorch_sgpvae.table.comparison import FEWEST_ENTRIES, compare, describe, rivals_ahead
 from gpytorch_sgpvae.table.families import FAMILIES
@@ -87,7 +87,7 @@ def fit(table, **options):
 def test_all_ways_see_the_same_holes_and_none_sees_what_was_held_out(waves, monkeypatch):
     calls = []
     monkeypatch.setattr(front, "rivals_ahead", lambda comparison: None)
-    monkeypatch.setattr(front, "compare", lambda *args: calls.append(args) or compare(*args))
+    monkeypatch.setattr(judgment, "compare", lambda *args: calls.append(args) or compare(*args))
     imputer = fit(waves)
     ((_, prediction, frame, rows, truth, *_),) = calls
     assert prediction.mean.shape == truth.shape == (len(rows), 2)
@@ -105,12 +105,14 @@ def test_all_ways_see_the_same_holes_and_none_sees_what_was_held_out(waves, monk
 def test_the_owner_of_a_table_is_told_of_simpler_ways_that_are_better(waves, monkeypatch):
     monkeypatch.setattr("gpytorch_sgpvae.table.comparison.FEWEST_ENTRIES", 1)
     monkeypatch.setattr(
-        front, "compare", lambda *args: make_comparison([0.5, 0.5], mean=[0.6, 0.4]).rename(index={"a": "y", "b": "z"})
+        judgment,
+        "compare",
+        lambda *args: make_comparison([0.5, 0.5], mean=[0.6, 0.4]).rename(index={"a": "y", "b": "z"}),
     )
     with pytest.warns(TableWarning, match=r"better by simpler ways than by this model: mean for z\."):
         fit(waves)
 
 
 def test_nothing_is_compared_if_nobody_wants_it(waves, monkeypatch):
-    monkeypatch.setattr(front, "compare", None)
+    monkeypatch.setattr(judgment, "compare", None)
     assert fit(waves, compare=False).comparison_.empty

@@ -47,14 +47,14 @@ def test_another_table_of_the_same_kind_is_filled_without_a_word(winter, seed):
 
 
 def test_a_table_with_nothing_known_is_not_judged(winter):
-    table = winter._fitted.reader.read(make_month(0).assign(warm=np.nan, wind=np.nan))
-    assert evidence_of(winter._fitted, table, 0) is None
-    assert unlike_the_fit(winter._fitted, table, 0) is None
+    table = winter.fitted_.reader.read(make_month(0).assign(warm=np.nan, wind=np.nan))
+    assert evidence_of(winter.fitted_, table, 0) is None
+    assert unlike_the_fit(winter.fitted_, table, 0) is None
 
 
 def test_a_seed_judges_the_same_windows(winter):
-    table = winter._fitted.reader.read(make_month(1))
-    assert evidence_of(winter._fitted, table, 0) == evidence_of(winter._fitted, table, 0)
+    table = winter.fitted_.reader.read(make_month(1))
+    assert evidence_of(winter.fitted_, table, 0) == evidence_of(winter.fitted_, table, 0)
 
 
 class TestDistantPoints:
@@ -72,7 +72,7 @@ class TestDistantPoints:
             self.fit(5, speed=1.0)
 
     def test_points_that_are_close_enough_are_not(self):
-        fitted = self.fit(40, speed=0.1)._fitted
+        fitted = self.fit(40, speed=0.1).fitted_
         table = fitted.reader.read(pd.DataFrame({"time": [0.0, 1.0], "y": [0.0, 1.0], "z": [0.0, 1.0]}))
         assert distant_points(fitted, table) is None
         assert distant_points(fitted.with_(plan=replace(fitted.plan, kind="dense")), table) is None

@@ -144,7 +144,7 @@ class TestTrain:
 def fitted():
     outputs = ["temp", "rain", "cars", "wet"]
     imputer = SGPVAEImputer(["day"], outputs, "site", max_epochs=1, compare=False, progress=False)
-    return imputer.fit(make_table(num_tasks=3))._fitted
+    return imputer.fit(make_table(num_tasks=3)).fitted_
 
 
 class TestDenseTwin:

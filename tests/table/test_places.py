@@ -32,30 +32,41 @@ def stations():
 
 def test_what_is_special_about_a_place_is_found_beside_slopes_and_tasks(stations):
     x, y, task, place, own = stations
-    found = PlaceEffects.fit(x, y, task, [True], seed=0)
+    found = PlaceEffects.fit(x, y, task, [True], [0], seed=0)
     assert found.inputs == [0]
     effects, spread = found.at(x)
-    # what is smooth by chance is left to the model
-    assert np.corrcoef(effects[:, 0], own[place])[0, 1] > 0.75
+    position = x[np.argsort(place, kind="stable")[:: NUM_TASKS * NUM_DAYS], 0]
+    truth = 3 * position[place] + own[place]
+    assert np.std(effects[:, 0] - effects.mean() - truth + truth.mean()) < 0.1
     assert not spread.any()
     assert found.spread[0] == pytest.approx(0.5, rel=0.3)
 
 
-def test_a_new_place_has_no_effect_and_all_of_its_uncertainty(stations):
+def test_a_new_place_has_what_is_smooth_and_all_of_its_uncertainty(stations):
     x, y, task, *_ = stations
-    found = PlaceEffects.fit(x, y, task, [True], seed=0)
-    effects, spread = found.at(np.array([[0.123, 1.0]]))
-    assert not effects.any()
-    assert spread[0] == found.spread
+    found = PlaceEffects.fit(x, y, task, [True], [0], seed=0)
+    effects, spread = found.at(np.array([[0.123, 1.0], [1.123, 1.0]]))
+    assert np.diff(effects[:, 0]) == pytest.approx(3, abs=1)
+    assert (spread == found.spread).all()
 
 
 def test_tables_without_places_that_come_again_have_none(stations):
     x, y, task, place, _ = stations
-    assert not len(PlaceEffects.fit(x[:, 1:], y, task, [True], seed=0).places)  # one input
-    assert not len(PlaceEffects.fit(x, y, place, [True], seed=0).places)  # every place in a task of its own
-    assert not len(PlaceEffects.fit(x, y, task, [False], seed=0).places)  # flags have no units
+    assert not len(PlaceEffects.fit(x[:, 1:], y, task, [True], [], seed=0).places)  # one input
+    assert not len(PlaceEffects.fit(x, y, place, [True], [0], seed=0).places)  # every place in a task of its own
+    assert not len(PlaceEffects.fit(x, y, task, [False], [0], seed=0).places)  # flags have no units
     random = np.random.default_rng(0)
-    assert not len(PlaceEffects.fit(random.random(x.shape), y, task, [True], seed=0).places)
+    assert not len(PlaceEffects.fit(random.random(x.shape), y, task, [True], [0], seed=0).places)
+
+
+def test_few_places_and_labels_have_constants_and_nothing_smooth(stations):
+    x, y, task, place, _ = stations
+    few = place < 4
+    for rows, distances in ((few, True), (place >= 0, False)):
+        found = PlaceEffects.fit(x[rows], y[rows], task[rows], [True], [0], seed=0, are_distances=distances)
+        assert len(found.places) == len(np.unique(place[rows]))
+        assert not found.weights.any()
+        assert found.spread[0] == pytest.approx(found.effects.std())
 
 
 def test_what_is_not_known_of_a_new_place_is_not_scaled_by_what_held_out_entries_at_known_places_say(stations):
@@ -65,7 +76,7 @@ def test_what_is_not_known_of_a_new_place_is_not_scaled_by_what_held_out_entries
         imputer = SGPVAEImputer(["position", "day"], ["y"], "week", max_epochs=1, compare=False, progress=False).fit(
             table
         )
-    fitted = imputer._fitted
+    fitted = imputer.fitted_
     assert (fitted.calibration.factors < 0).all()
     spread = fitted.trend.places.spread[0] * imputer.outputs_.columns[0].scale
     assert spread > 0.2
