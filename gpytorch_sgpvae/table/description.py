@@ -179,7 +179,7 @@ def _output(value: Any, where: str) -> None:
         "levels": _list(_label, MOST_LABELS),
     }
     family = value.get("family") if isinstance(value, dict) else None
-    known = fields(FAMILIES[family]) if family in FAMILIES else ()
+    known = fields(FAMILIES[family]) if isinstance(family, str) and family in FAMILIES else ()
     # what a family has beside these is a positive number
     _record(**common, **{entry.name: _real(above=0.0) for entry in known if entry.name not in common})(value, where)
     low, high = FAMILIES[value["family"]].num_levels

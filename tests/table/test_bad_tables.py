@@ -106,7 +106,7 @@ def test_a_missing_column_is_named_at_transform_too(imputer, table):
 @pytest.mark.parametrize(
     ("family", "value", "message"),
     [
-        ("positive", 0.0, "numbers greater than 0, but has 0 in row 3"),
+        ("positive", -1.0, "numbers that are not negative, but has -1 in row 3"),
         ("amount", -1.0, "numbers that are not negative, but has -1 in row 3"),
         ("count", 1.5, "whole numbers from 0, but has 1.5 in row 3"),
         ("flag", 2.0, "is to be a flag, but has 3 different values: 0.0, 1.0, 2.0"),
