@@ -81,7 +81,7 @@ class DecoderLikelihood(Likelihood):
         :class:`gpytorch.settings.num_likelihood_samples` samples. A decoder that is linear (:class:`torch.nn.Linear`,
         :class:`~gpytorch_sgpvae.PrivateLinear`) needs none: with Gaussian noise the expectation is exact, and where
         each output depends on one value of the decoder alone
-        (:attr:`~gpytorch_sgpvae.ObservationModel.is_elementwise`) it is Gauss-Hermite quadrature. For a
+        (`is_elementwise` of an :class:`~gpytorch_sgpvae.ObservationModel`) it is Gauss-Hermite quadrature. For a
         :class:`~gpytorch_sgpvae.LinearPlus` with Gaussian noise samples estimate only what its perceptron changes,
 
         .. math::
