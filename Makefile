@@ -8,6 +8,10 @@ BIN := .venv/bin
 # glibc keeps what is freed, instead of giving large blocks back to the system at every step (see benchmarks/README.md).
 KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296
 
+# Two processes, each with a thread of its own; PROCESSES=0 for one that a debugger can be attached to.
+PROCESSES ?= 2
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
+
 .PHONY: help demo demo-balls test test-fast test-oldest test-newest docs tutorials soak fuzz bench experiments lint format clean
 
 help: ## Show this help
@@ -20,10 +24,10 @@ demo-balls: .venv/examples.installed ## Train on two bouncing balls, print a tab
 	$(BIN)/python examples/two_balls.py --output two_balls.png
 
 test: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/tutorials.installed ## Run the tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/tutorials.installed ## Run the tests that are not slow, in about two minutes
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-oldest: .venv-oldest/test.installed ## Run the tests with the lower bounds of pyproject.toml; downloads several GB
 	.venv-oldest/bin/python -m pytest
