@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..utils.seeds import derive_seed
 from .plan import Plan, number_places
 from .reading import TaskTable
 
@@ -31,7 +32,7 @@ def hold_out(table: TaskTable, plan: Plan, num_filled: int, seed: int) -> np.nda
     :param num_filled: How many of the outputs are no covariates, which are always seen.
     :param seed: Of their choice.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(derive_seed("hold out", seed))  # other entries than `hide` and `score` choose
     known = ~np.isnan(table.y[:, :num_filled])
     series = _series(table, plan)
     is_open = _stretches(table, plan, random)  # (N,)

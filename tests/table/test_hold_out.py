@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -89,3 +91,11 @@ def test_of_a_large_table_some_stretches_are_enough(num_tasks):
     assert 0.5 * most < len(rows) < 1.5 * most
     assert len(np.unique(rows // 1000)) < 100  # together, so that a validation looks at few of the others
     assert np.ptp(rows) > 200_000  # from everywhere
+
+
+def test_other_entries_are_held_out_than_score_hides_by_the_same_seed():
+    table = make_table()
+    hidden = hold_out(table, replace(STATIONS, kind="dense", time=None), 3, seed=0)
+    known = ~np.isnan(table.y)
+    scored = known & (np.random.default_rng(0).random(known.shape) < rules.SHARE)
+    assert (hidden & scored).sum() < 0.3 * hidden.sum()
