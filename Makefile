@@ -43,7 +43,7 @@ NOTEBOOKS ?=
 tutorials: .venv/tutorials.installed ## Run the notebooks at full length and keep their outputs: make tutorials NOTEBOOKS="02 08"
 	$(BIN)/python tutorials/run.py $(NOTEBOOKS)
 
-soak: .venv/test.installed .venv/train.installed ## Kill training, fill up its disk, let writers race, flip bits: nothing may be lost
+soak: .venv/test.installed .venv/table.installed ## Kill training and commands, fill up disks, let writers race, flip bits: nothing may be lost
 	$(BIN)/python tests/soak.py --kills 24
 
 FUZZ ?= 20000

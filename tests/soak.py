@@ -1,9 +1,9 @@
 """
 Kill real training processes at random times, and fill up their disks; start them again until they are through, and
 compare the result with that of a run that nobody has touched. Let processes race for a file and for a folder, kill them
-while they write, and flip bits of checkpoints.
+while they write, and flip bits of checkpoints. Kill the command `sgpvae` while it writes models and tables.
 
-    python tests/soak.py --kills 20 --disks 4 --writes 2000 --flips 2000
+    python tests/soak.py --kills 20 --disks 4 --writes 2000 --flips 2000 --table-kills 100
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import soak_files
+import soak_tables
 import torch
 
 from gpytorch_sgpvae.utils.tensor_files import read_tensors
@@ -172,6 +173,16 @@ def soak_files_and_locks(folder: Path, arguments: argparse.Namespace) -> None:
     check("locks", soak_files.count_together(folder / "lock", 3, times), f"3 processes, {times} turns each")
 
 
+def soak_commands(folder: Path, kills: int, seed: int) -> None:
+    done = soak_tables.kill_commands(folder / "kills", kills, seed)
+    print(*done.failures, sep="\n", end="\n" if done.failures else "")
+    check("kills of sgpvae", len(done.failures), f"{done.number} kills, {done.amid} of them amid a write")
+    for kind in soak_tables.KINDS:
+        times = max(kills // (1 if kind in ("save", "write") else 10), 1)
+        reads, torn = soak_tables.race(folder / f"race-{kind}", kind, 2, times)
+        check(f"races of {kind}", torn, f"2 processes wrote {times} times each, {reads} reads")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="of training processes (default: %(default)s)")
@@ -179,12 +190,15 @@ def main() -> None:
     parser.add_argument("--disks", type=int, default=4, help="that are filled up (default: %(default)s)")
     parser.add_argument("--writes", type=int, default=2000, help="of each racing process (default: %(default)s)")
     parser.add_argument("--flips", type=int, default=2000, help="of bits of a checkpoint (default: %(default)s)")
+    parser.add_argument("--table-kills", type=int, default=100, help="of the command sgpvae (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=120, help="of each run (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the times (default: %(default)s)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         reference = Path(name) / "reference"
         soak_files_and_locks(Path(name), arguments)
+        if arguments.table_kills:
+            soak_commands(Path(name) / "tables", arguments.table_kills, arguments.seed)
         finish(reference, arguments.epochs, checkpoint_every=10)
         data = (reference / "last.ckpt").read_bytes()
         flips = arguments.flips
