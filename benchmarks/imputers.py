@@ -32,7 +32,7 @@ Imputer = Callable[[Problem, int, bool], Imputed]
 PYPOTS = importlib.util.find_spec("pypots") is not None
 # Draws from the posterior of IterativeImputer.
 NUM_DRAWS = 20
-# Of the wide ridge, for standardized columns; chosen on a seed of the twelve stations that is not reported.
+# The penalty of the wide ridge, for standardized columns; chosen on a seed of the twelve stations that is not reported.
 RIDGE_PENALTY = 100.0
 # Of the windows, to stop early on, and of their entries, to be predicted.
 VALIDATION_SHARE, VALIDATION_HIDDEN = 0.1, 0.2

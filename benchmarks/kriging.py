@@ -28,7 +28,7 @@ def krige(x: np.ndarray, y: np.ndarray, steps: np.ndarray, groups: np.ndarray, s
     :param y: Outputs, NaN where they are missing (`N x P`).
     :param steps: A short distance along each input (`D`): lengthscales start at ten of them.
     :param groups: A number of each row; rows of different groups know nothing of each other (`N`).
-    :param seed: Of the blocks that hyperparameters are learnt from.
+    :param seed: Seed of the blocks that hyperparameters are learnt from.
     :param quick: Hardly learn.
     """
     random = np.random.RandomState(seed)
@@ -53,7 +53,7 @@ class _Field:
     A standardized output: exponential covariance with a lengthscale for each input, a constant mean, and a nugget.
 
     :param log_lengthscales: `D`.
-    :param log_variances: Of the process and of the nugget (`2`).
+    :param log_variances: Variances of the process and of the nugget (`2`).
     :param constant: The mean (`1`).
     """
 
@@ -70,7 +70,7 @@ class _Field:
         return x / self.log_lengthscales.exp().numpy()
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """Of the process without its nugget (`... x N x M`)."""
+        """The covariance of the process without its nugget (`... x N x M`)."""
         lengthscales = self.log_lengthscales.exp()
         distances = torch.cdist(x1 / lengthscales, x2 / lengthscales, compute_mode="donot_use_mm_for_euclid_dist")
         return self.log_variances[0].exp() * (-distances).exp()

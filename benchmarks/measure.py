@@ -98,7 +98,7 @@ def peak_memory(
     :param function: An importable function.
     :param arguments: Its arguments.
     :param small: Arguments for a first call that does not count, for what is loaded or allocated on first use.
-    :param threads: Of torch.
+    :param threads: Threads of torch.
     """
     return in_fresh_process(_measure, (function, arguments, small, threads), function.__module__)
 

@@ -19,7 +19,7 @@ class Shape:
     :param num_outputs: P.
     :param num_latents: K.
     :param num_inducing: M, or None for a dense model, u = f.
-    :param hidden_sizes: Of the inference network's perceptrons and of the decoder.
+    :param hidden_sizes: Sizes of the inference network's perceptrons and of the decoder.
     :param input_dim: D.
     :param missing: Fraction of the outputs that are missing.
     """

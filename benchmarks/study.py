@@ -34,10 +34,10 @@ class Options:
     """
     :param shapes: By key; of the studies that compare shapes.
     :param repeats: Rounds of an interleaved measurement.
-    :param threads: Of torch.
+    :param threads: Threads of torch.
     :param quick: Small sizes, to see that everything runs.
     :param gpu_tflops: The product rate of a GPU that predictions assume, in float64.
-    :param folder: Of the results, for studies that keep single runs there too.
+    :param folder: Folder of the results, for studies that keep single runs there too.
     :param seeds: How many runs a study of accuracy has that differ in their seeds alone.
     :param again: Imputers whose runs are forgotten and run anew.
     """

@@ -35,7 +35,7 @@ BARE, LOOP, CHECKPOINT = "bare step", "training loop", "checkpoint"
 @dataclass(frozen=True)
 class Case:
     """
-    :param workers: Of the loader.
+    :param workers: Workers of the loader.
     :param log_every: Steps between two rows of the log.
     """
 
@@ -163,7 +163,7 @@ class Ragged:
 
     :param lengths: Shortest and longest.
     :param padding: Fraction of rows.
-    :param seconds: Of an epoch.
+    :param seconds: Seconds of an epoch.
     """
 
     num_tasks: int

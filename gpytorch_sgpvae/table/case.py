@@ -235,6 +235,6 @@ class Case:
         return together if self.time is None or self.time in self.coordinates else [*together, self.time]
 
     def positions(self, frame: pd.DataFrame) -> Tensor:
-        """Of rows in time, as the axis of a picture has them (`N`)."""
+        """Positions of rows in time, as the axis of a picture has them (`N`)."""
         column = frame[self.time]
         return torch.tensor(date2num(column) if is_date(column) else read_numbers(column))

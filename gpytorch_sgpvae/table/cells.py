@@ -52,8 +52,8 @@ class Reading:
         """
         Numbers if all cells have one, else truth values if all are that, else text; None or NaN where there is nothing.
 
-        :param cells: Of a column.
-        :param name: Of the column.
+        :param cells: Cells of a column.
+        :param name: Name of the column.
         :param has_holes: Whether marks stand for missing values; in columns without holes only empty cells do.
         :param is_text: Whether cells are labels, also where these are numbers.
         """

@@ -18,7 +18,7 @@ def find_column(frame: pd.DataFrame, name: str) -> pd.Series | None:
     index of dates without a name is called `"index"`. None where there is none.
 
     :param frame: The table.
-    :param name: Of a column or a level.
+    :param name: Name of a column or a level.
     """
     if name in frame.columns:
         column = frame[name]
@@ -39,7 +39,7 @@ def get_column(frame: pd.DataFrame, name: str, need: str = "") -> pd.Series:
     What :func:`find_column` finds; it is an error if that is nothing.
 
     :param frame: The table.
-    :param name: Of a column or a level.
+    :param name: Name of a column or a level.
     :param need: What the column is for, to be said after its name.
     """
     column = find_column(frame, name)

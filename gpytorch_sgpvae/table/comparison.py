@@ -42,13 +42,13 @@ def compare(
     for the method. The CRPS of a method without a distribution is its mean absolute error.
 
     :param outputs: The output columns.
-    :param prediction: Of the rows with held-out entries, in the outputs' units (`n x P`).
+    :param prediction: Prediction of the rows with held-out entries, in the outputs' units (`n x P`).
     :param frame: The table, with outputs that are numbers, NaN where something is missing or held out.
     :param rows: The rows that the prediction is of (`n`).
     :param truth: The held-out values, NaN for all others (`n x P`).
     :param inputs: The input columns.
     :param task: The column of the tasks, or None.
-    :param seed: Of the trees.
+    :param seed: Seed of the trees.
     """
     asked = (~np.isnan(truth)).any(0)  # an output without a held-out entry has no errors
     numbers = [p for p, column in enumerate(outputs.columns) if column.is_number and asked[p]]

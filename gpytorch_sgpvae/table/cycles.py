@@ -39,7 +39,7 @@ class Cycles:
 
     :param periods: :math:`T_i`, in the units of the times, days for dates.
     :param harmonics: :math:`H_i`.
-    :param coefficients: Of all functions of time, for each output (`F x P`).
+    :param coefficients: Coefficients of all functions of time, for each output (`F x P`).
     """
 
     periods: list[float]

@@ -31,7 +31,7 @@ def parse_dates(column: pd.Series, day_first: bool, local: bool = False) -> pd.S
     """
     Points in time without a time zone, NaT where there is none or where it cannot be read.
 
-    :param column: Of pandas' own dates, or of any that are written.
+    :param column: Dates, pandas' own or written in any way.
     :param day_first: Whether 1/2/2024 is in February, in all rows alike.
     :param local: Whether those with a time zone are told as the clocks there show them, and not in UTC.
     """
@@ -127,7 +127,7 @@ def check_no_clock(name: str, cells: Sequence[Any]) -> None:
     """
     Raise if most of some cells are times of day.
 
-    :param name: Of the column.
+    :param name: Name of the column.
     :param cells: Its different values.
     """
     clocks = [str(cell) for cell in cells if CLOCK.fullmatch(str(cell))]

@@ -37,7 +37,7 @@ def read_table(source: str, separator: str | None = None, encoding: str | None =
 
     :param source: The name of the file, or - for the standard input.
     :param separator: What stands between the cells of a text.
-    :param encoding: Of a text.
+    :param encoding: Encoding of a text.
     """
     name = "the table of the pipe" if source == PIPE else source
     parquet = source != PIPE and is_parquet(source)

@@ -165,8 +165,8 @@ class FittedTable:
 
         :param places: Where the rows are.
         :param rows: Their numbers.
-        :param mean: Of the decoder's values (`n x J`).
-        :param variance: Of these (`n x J`).
+        :param mean: Mean of the decoder's values (`n x J`).
+        :param variance: Variance of these (`n x J`).
         :param as_targets: Whether to predict the targets less their trend instead.
         """
         outputs = self.reader.outputs

@@ -30,7 +30,7 @@ def hold_out(table: TaskTable, plan: Plan, num_filled: int, seed: int) -> np.nda
     :param table: The table.
     :param plan: Which input is the time, and what makes a place.
     :param num_filled: How many of the outputs are no covariates, which are always seen.
-    :param seed: Of their choice.
+    :param seed: Seed of their choice.
     """
     random = np.random.default_rng(derive_seed("hold out", seed))  # other entries than `hide` and `score` choose
     known = ~np.isnan(table.y[:, :num_filled])

@@ -359,8 +359,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         of flags and categories. All are in the column's units.
 
         :param df: As for :meth:`transform`.
-        :param fraction: Of the known entries, to be hidden.
-        :param seed: Of their choice.
+        :param fraction: Fraction of the known entries, to be hidden.
+        :param seed: Seed of their choice.
         """
         fitted = self.fitted_
         masked, mask = self.hide(df, fraction, seed)
@@ -411,8 +411,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         a column for each output.
 
         :param df: As for :meth:`transform`.
-        :param fraction: Of the known entries.
-        :param seed: Of their choice.
+        :param fraction: Fraction of the known entries.
+        :param seed: Seed of their choice.
         """
         if not 0 < fraction < 1:
             raise TableError(f"The fraction to hide must be between 0 and 1, got {fraction}.")
@@ -433,7 +433,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         """
         Write the fitted model to a folder, JSON and tensors without any code: whole, or not at all.
 
-        :param path: Of the folder; a model that is there is replaced.
+        :param path: Path of the folder; a model that is there is replaced.
         """
         save_table(Path(path), self.fitted_, self.get_params(deep=False))
 
@@ -444,7 +444,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         """
         A model that was saved, here or on another machine.
 
-        :param path: Of the folder.
+        :param path: Path of the folder.
         :param device: To compute on, by default the CPU.
         :param dtype: To compute with, by default that of the fit.
         """

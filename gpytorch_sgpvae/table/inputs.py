@@ -32,7 +32,7 @@ class InputColumn:
     :math:`x / \text{period}` without its whole part, and never counted from a task's start. A label is the number of
     its level; labels that the fitted table did not have follow after these, in the order in which they come.
 
-    :param name: Of the column.
+    :param name: Name of the column.
     :param is_date: Whether it holds points in time.
     :param from_task_start: Whether it is counted from each task's start.
     :param period: In the column's units, in days for dates.

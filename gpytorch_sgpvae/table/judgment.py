@@ -110,7 +110,7 @@ def compared(
     :param hidden: Which these are (`N x P`).
     :param inputs: The input columns.
     :param task: What tells the tasks apart, or None.
-    :param seed: Of what is drawn.
+    :param seed: Seed of what is drawn.
     """
     outputs, number = fitted.reader.outputs.filled, fitted.reader.num_filled
     rows = np.flatnonzero(hidden[:, :number].any(1))
@@ -133,7 +133,7 @@ def evidence_of(fitted: FittedTable, table: TaskTable, seed: int) -> Evidence | 
 
     :param fitted: The model and what belongs to it.
     :param table: Any table.
-    :param seed: Of the choice of windows.
+    :param seed: Seed of the choice of windows.
     """
     random = np.random.default_rng(seed)
     model = for_windows(fitted.model, fitted.plan).eval()
@@ -160,7 +160,7 @@ def unlike_the_fit(fitted: FittedTable, table: TaskTable, seed: int) -> str | No
 
     :param fitted: The model and what belongs to it.
     :param table: The table that it is to fill.
-    :param seed: Of the choice of windows.
+    :param seed: Seed of the choice of windows.
     """
     usual, now = fitted.evidence, evidence_of(fitted, table, seed)
     if usual is None or now is None:

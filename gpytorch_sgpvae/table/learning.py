@@ -217,7 +217,7 @@ class Scorer:
     :param shown: What is known of the table, but for held-out entries.
     :param table: All that is known.
     :param hidden: Which entries are held out (`N x P`).
-    :param seed: Of which of them are looked at.
+    :param seed: Seed of which of them are looked at.
     """
 
     def __init__(self, fitted: FittedTable, shown: TaskTable, table: TaskTable, hidden: np.ndarray, seed: int):

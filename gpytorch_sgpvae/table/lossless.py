@@ -182,7 +182,7 @@ def read_file(
     :param roles: What columns are for.
     :param reading: How cells are read.
     :param separator: What stands between cells, if it is a text.
-    :param encoding: Of a text.
+    :param encoding: Encoding of a text.
     :param is_places: Whether these are rows to predict, without outputs.
     """
     table = read_table(source, separator, encoding)

@@ -73,7 +73,7 @@ def for_windows(model: AmortizedModel, plan: Plan) -> AmortizedModel:
     The same model, with the same parameters, for windows of some dozen rows: over time a dense one, which has the same
     posterior and is several times as fast there.
 
-    :param model: Of :func:`make_model`.
+    :param model: Model of :func:`make_model`.
     :param plan: What the model is like.
     """
     if plan.kind != "markov":

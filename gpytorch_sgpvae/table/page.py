@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from .. import __version__
 
-# Of a picture in a column of a page, and of one as wide as the page, in inches: neither is unreadable on a phone.
+# Widths of a picture in a column of a page, and of one as wide as the page, in inches: both are readable on a phone.
 COLUMN, PAGE = 4.4, 7.2
 STYLE = {
     "svg.hashsalt": "gpytorch_sgpvae",  # the same picture is the same text

@@ -78,7 +78,7 @@ class PlaceEffects:
         :param tasks: The task of each row (`N`).
         :param additive: Which targets an effect can be added to (`P`).
         :param inputs: Which inputs make a place: all but the one along which rows run.
-        :param seed: Of the places that say what is smooth.
+        :param seed: Seed of the places that say what is smooth.
         :param are_distances: Whether these inputs have distances, so that something can be smooth in them.
         """
         nothing, inputs = cls.none(y.shape[1]), list(inputs)

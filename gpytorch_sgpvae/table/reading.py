@@ -289,8 +289,8 @@ def check_columns(frame: pd.DataFrame, names: Sequence[str], places: Sequence[st
     Raise unless a table has rows, and each column once.
 
     :param frame: What should be a table.
-    :param names: Of columns.
-    :param places: Of columns, or of levels of the index.
+    :param names: Names of columns.
+    :param places: Places of columns, or of levels of the index.
     """
     if not isinstance(frame, pd.DataFrame):
         raise TableError(f"Expected a pandas DataFrame, got a {type(frame).__name__}.")

@@ -42,8 +42,8 @@ def write_report(
 
     :param imputer: Fitted.
     :param frame: A table as the imputer was fitted to; its tasks may be others.
-    :param path: Of the file, which is written whole or not at all.
-    :param title: Of the page.
+    :param path: Path of the file, which is written whole or not at all.
+    :param title: Title of the page.
 
     Example:
         >>> import tempfile

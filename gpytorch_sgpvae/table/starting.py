@@ -42,7 +42,7 @@ def start(model: AmortizedModel, plan: Plan, outputs: Outputs, table: TaskTable,
     :param plan: What the model is like.
     :param outputs: The output columns.
     :param table: The table, whose targets are less the trend.
-    :param seed: Of the choice of rows.
+    :param seed: Seed of the choice of rows.
     """
     parameter = next(model.parameters())
     likelihood: Any = model.likelihood
@@ -135,8 +135,8 @@ def _set_lengthscales(
 ) -> None:
     """
     :param dims: The inputs.
-    :param shared: Of the shared latent functions (`1 x d`).
-    :param private: Of each of the decoder's values' own (`J x d`).
+    :param shared: Lengthscales of the shared latent functions (`1 x d`).
+    :param private: Lengthscales of each of the decoder's values' own (`J x d`).
     :param spread: Whether groups start apart.
     """
     kernels = list(model.model.covar_module.kernels)

@@ -28,7 +28,7 @@ class TaskColumn:
     The unit is hour, day, week (from Monday to Sunday), month, quarter or year, and dates with a time zone are told as
     the clocks there show them.
 
-    :param name: Of the column, or of the unit and the column.
+    :param name: Name of the column, or of the unit and the column.
     :param day_first: Whether 1/2/2024 is a day of February; None if the fitted table had no such dates.
     """
 

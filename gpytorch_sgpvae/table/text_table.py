@@ -34,7 +34,7 @@ class TextTable:
     A table of cells, each as it stands in the file, quotes included.
 
     :param source: What errors call the file.
-    :param encoding: Of the file.
+    :param encoding: Encoding of the file.
     :param separator: What stands between cells.
     :param start: All that comes before the header: a byte order mark, blank lines.
     :param header: The cells of the first line.

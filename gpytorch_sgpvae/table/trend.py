@@ -43,7 +43,7 @@ class Trend:
         :param outputs: The output columns.
         :param plan: What the model is like.
         :param table: The table.
-        :param seed: Of what is drawn.
+        :param seed: Seed of what is drawn.
         """
         gaussian = [column.is_gaussian for column in outputs.columns]
         groups = np.zeros(len(table.x), dtype=int)
