@@ -290,7 +290,7 @@ def check_columns(frame: pd.DataFrame, names: Sequence[str], places: Sequence[st
 
     :param frame: What should be a table.
     :param names: Names of columns.
-    :param places: Places of columns, or of levels of the index.
+    :param places: Names of columns, or of levels of the index.
     """
     if not isinstance(frame, pd.DataFrame):
         raise TableError(f"Expected a pandas DataFrame, got a {type(frame).__name__}.")
