@@ -112,5 +112,5 @@ def test_torchrun_starts_them_too_and_a_bad_task_on_one_of_them_is_skipped_by_bo
     assert [run["steps"] for run in together] == [9, 9]
     assert all(value.isfinite().all() for name, value in together[0]["parameters"].items() if "bound" not in name)
     assert "is skipped" in errors
-    assert "task 5: ValueError" in errors  # its numbers are refused at the door
+    assert "task 5: ExtremeNumberError" in errors  # its numbers are refused at the door
     assert "another process had to skip it" in errors
