@@ -35,7 +35,13 @@ def test_two_balls_prints_a_table_and_writes_a_picture(tmp_path):
 )
 def test_a_weather_table_is_filled_scored_and_reported_on(tmp_path):
     folder = tmp_path / "demo"
-    output = run("weather_table.py", *(f"--{name}={value}" for name, value in TABLE.items()), "--no-comparison", "--output", folder)
+    output = run(
+        "weather_table.py",
+        *(f"--{name}={value}" for name, value in TABLE.items()),
+        "--no-comparison",
+        "--output",
+        folder,
+    )
     for command in ("fit", "impute", "score", "report"):
         assert f"$ sgpvae {command} " in output
     assert "coverage" in output
