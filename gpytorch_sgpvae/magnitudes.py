@@ -35,7 +35,7 @@ def check_magnitude(values: Tensor, name: str, advice: str, nan_passes: bool = F
     values and so makes a GPU wait: it is left out under `gpytorch.settings.debug(False)`, and where values cannot be
     seen, while a function is compiled or transformed.
 
-    :param values: Of any shape.
+    :param values: Numbers, in any shape.
     :param name: What the message calls them, as the beginning of a sentence.
     :param advice: What to do about it, as the end of a sentence.
     :param nan_passes: Whether NaN is no error here, as where it came from somewhere else and shows in every result.

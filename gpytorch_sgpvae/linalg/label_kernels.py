@@ -17,7 +17,7 @@ class LabelKernel(Kernel):
 
         k(\mathbf x, \mathbf x') = \prod_d e^{-[x_d \neq x'_d] / \ell_d}
 
-    :param kwargs: Of :class:`gpytorch.kernels.Kernel`: `ard_num_dims`, `batch_shape`, `active_dims`.
+    :param kwargs: Arguments of :class:`gpytorch.kernels.Kernel`: `ard_num_dims`, `batch_shape`, `active_dims`.
 
     Example:
         >>> import torch
@@ -47,7 +47,7 @@ class SameKernel(Kernel):
 
     Times a kernel over time it makes a process of each place's own: what a sensor keeps to itself.
 
-    :param kwargs: Of :class:`gpytorch.kernels.Kernel`: `batch_shape`, `active_dims`.
+    :param kwargs: Arguments of :class:`gpytorch.kernels.Kernel`: `batch_shape`, `active_dims`.
 
     Example:
         >>> import torch

@@ -22,7 +22,7 @@ MEAN, INTERPOLATION, BOOSTING = "mean", "interpolation", "boosting"
 MOST_ROWS = 10_000
 # A rival that is better by less than this share is as good.
 LEAST_DIFFERENCE = 0.02
-# So many held-out entries tell one way from another.
+# The held-out entries that it takes to tell one way from another.
 FEWEST_ENTRIES = 20
 
 

@@ -150,12 +150,9 @@ class FittedTable:
                 x, y = np.concatenate([x, places.x[asked]]), np.concatenate([y, new_targets[asked]])
                 is_asked, numbers = np.append(is_asked, np.ones(len(asked), bool)), np.append(known, asked)
             for block in self._blocks(x, y, is_asked):
-                where = np.searchsorted(block.seen, block.asked) if self.plan.kind != "markov" else None
-                if where is None:
-                    places_of = np.empty(len(x), dtype=int)
-                    places_of[block.seen] = np.arange(len(block.seen))
-                    where = places_of[block.asked]
-                yield x[block.seen], y[block.seen], where, numbers[block.asked]
+                place = np.empty(len(x), dtype=int)  # of each row within the block
+                place[block.seen] = np.arange(len(block.seen))
+                yield x[block.seen], y[block.seen], place[block.asked], numbers[block.asked]
 
     def prediction_of(
         self, places: TaskTable, rows: np.ndarray, mean: Tensor, variance: Tensor, as_targets: bool = False
