@@ -23,10 +23,10 @@ demo: .venv/examples.installed ## Fill a table of weather with holes: demo/fille
 demo-balls: .venv/examples.installed ## Train on two bouncing balls, print a table, write two_balls.png
 	$(BIN)/python examples/two_balls.py --output two_balls.png
 
-test: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/tutorials.installed ## Run the tests
+test: .venv/test.installed .venv/examples.installed .venv/integrations.installed .venv/table.installed .venv/tutorials.installed ## Run the tests
 	$(PYTEST)
 
-test-fast: .venv/test.installed .venv/examples.installed .venv/table.installed .venv/tutorials.installed ## Run the tests that are not slow, in about two minutes
+test-fast: .venv/test.installed .venv/examples.installed .venv/integrations.installed .venv/table.installed .venv/tutorials.installed ## Run the tests that are not slow, in about two minutes
 	$(PYTEST) -m "not slow"
 
 test-oldest: .venv-oldest/test.installed ## Run the tests with the lower bounds of pyproject.toml; downloads several GB
