@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,17 @@ MOST_ROWS, MARGIN_ROWS = 10_000, 1000
 ROWS_AT_A_TIME = 2000
 # The part of a block that is predicted, of what it is conditioned on.
 CORE_SHARE = 0.5
+# Of short series that share a call of a Markov model, the rows together, with padding; of small blocks that share one
+# of a dense model, the numbers in their matrices.
+ROWS_TOGETHER, NUMBERS_TOGETHER = 8_000, 2**20
+# Questions, and their rows, that wait for others of their length.
+MOST_WAITING, ROWS_WAITING = 512, 51_200
+# The shortest of those that share a call, as a share of the longest.
+LEAST_SHARE_OF_LONGEST = 0.7
+
+# Inputs and targets that a model is to see together (`n x D`, `n x P`), which of these rows are asked for (`m`), and
+# what those are called in the table (`m`).
+Question = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,42 @@ def blocks_in_time(times: np.ndarray, is_asked: np.ndarray) -> Iterator[Block]:
         if len(asked):
             first, last = max(0, core[0] - MARGIN_ROWS), core[-1] + MARGIN_ROWS + 1
             yield Block(order[first:last], asked)
+
+
+def side_by_side(questions: Iterator[Question], kind: str) -> Iterator[list[Question]]:
+    """
+    The questions in groups that are answered by one call of the model: small ones of similar length together, since a
+    call takes as long for many of them as for a few. Each question comes once, in no particular order.
+
+    :param questions: The questions.
+    :param kind: The kind of the model.
+    """
+    if kind == "sparse":
+        yield from ([question] for question in questions)
+        return
+    waiting: list[Question] = []
+    rows = 0
+    for question in questions:
+        waiting.append(question)
+        rows += len(question[0])
+        if rows >= ROWS_WAITING or len(waiting) >= MOST_WAITING:
+            yield from _of_similar_length(waiting, kind)
+            waiting, rows = [], 0
+    yield from _of_similar_length(waiting, kind)
+
+
+def _of_similar_length(questions: Sequence[Question], kind: str) -> Iterator[list[Question]]:
+    group: list[Question] = []
+    for question in sorted(questions, key=lambda question: -len(question[0])):
+        longest = len(group[0][0]) if group else 0
+        size = longest if kind == "markov" else (longest * question[1].shape[1]) ** 2
+        most = ROWS_TOGETHER if kind == "markov" else NUMBERS_TOGETHER
+        if group and (len(question[0]) < LEAST_SHARE_OF_LONGEST * longest or (len(group) + 1) * size > most):
+            yield group
+            group = []
+        group.append(question)
+    if group:
+        yield group
 
 
 def window(

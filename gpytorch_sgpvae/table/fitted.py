@@ -17,7 +17,7 @@ from ..context import Context
 from ..likelihoods import Prediction
 from ..models import AmortizedModel
 from ..utils.seeds import derive_seed, seeded
-from .blocks import ROWS_AT_A_TIME, Block, blocks_in_space, blocks_in_time
+from .blocks import ROWS_AT_A_TIME, Block, Question, blocks_in_space, blocks_in_time, side_by_side
 from .calibration import Calibration, gaussian_variance, noise_variance
 from .model import lengthscales_of
 from .plan import Plan
@@ -95,8 +95,12 @@ class FittedTable:
         :param places: Where to predict: the context itself, or other inputs of its tasks.
         :param rows: Which of these rows.
         """
-        for x, y, numbers, asked in self.questions(context, places, rows):
-            yield asked, *self.moments_of(x, y, numbers)
+        for together in side_by_side(self.questions(context, places, rows), self.plan.kind):
+            if len(together) == 1:
+                x, y, numbers, asked = together[0]
+                yield asked, *self.moments_of(x, y, numbers)
+            else:
+                yield np.concatenate([asked for *_, asked in together]), *self._moments_of_several(together)
 
     def moments_of(self, x: np.ndarray, y: np.ndarray, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
         """
@@ -121,9 +125,16 @@ class FittedTable:
         mean, variance = likelihood.value_marginals(self.model(seen.x, context=seen))
         return mean[numbers], variance[numbers]
 
-    def questions(
-        self, context: TaskTable, places: TaskTable, rows: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    def _moments_of_several(self, questions: Sequence[Question]) -> tuple[Tensor, Tensor]:
+        """The same of several sets of rows, one after the other, from one call of the model."""
+        seen = Context.pad([(self.as_tensor(x), self.as_tensor(y)) for x, y, _, _ in questions])
+        mean, variance = self.model.likelihood.value_marginals(self.model(seen.x, context=seen))  # (T, N, J)
+        counts = [len(numbers) for _, _, numbers, _ in questions]
+        rows = torch.as_tensor(np.concatenate([numbers for _, _, numbers, _ in questions]), device=mean.device)
+        tasks = torch.as_tensor(np.repeat(np.arange(len(counts)), counts), device=mean.device)
+        return mean[tasks, rows], variance[tasks, rows]
+
+    def questions(self, context: TaskTable, places: TaskTable, rows: np.ndarray) -> Iterator[Question]:
         """
         Yield, for some rows at a time, inputs and targets less their trend that the model is to see together (`n x D`,
         `n x P`), which of these are the rows that were asked for, and the numbers of those.

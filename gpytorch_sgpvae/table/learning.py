@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from ..training import FinishStepOnInterrupt, SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 from ..training.quiet import quiet_lightning
-from .blocks import window
+from .blocks import Question, window
 from .errors import TableWarning
 from .fitted import FittedTable
 from .model import for_windows, network_of
@@ -49,8 +49,6 @@ VALIDATION_ROWS, VALIDATION_STRETCHES, VALIDATION_QUESTIONS = 600, 5, 4
 FEWEST_MINUTES, ROWS_PER_MINUTE, MOST_MINUTES = 1.0, 20_000, 10.0
 # The part of the budget in which the clock decides nothing: the first steps are slower than the others.
 FREE_TIME = 0.25
-
-Question = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def usual_minutes(num_rows: int) -> float:

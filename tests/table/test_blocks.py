@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from gpytorch_sgpvae.table import blocks
-from gpytorch_sgpvae.table.blocks import blocks_in_space, blocks_in_time, window
+from gpytorch_sgpvae.table import SGPVAEImputer, blocks
+from gpytorch_sgpvae.table.blocks import blocks_in_space, blocks_in_time, side_by_side, window
 
 random = np.random.default_rng(0)
 
@@ -89,3 +90,33 @@ class TestWindow:
 
     def test_a_row_with_more_entries_than_that_is_taken_alone(self):
         assert len(window(np.arange(5.0)[:, None], np.full(5, 9), np.ones(1), 3, np.random.default_rng(0))) == 1
+
+
+@pytest.mark.parametrize("kind", ["markov", "dense", "sparse"])
+def test_every_question_is_in_one_group_and_groups_are_of_similar_length(kind):
+    random = np.random.default_rng(0)
+    lengths = [*random.integers(1, 40, 700), 900, 30_000]
+    questions = [(np.zeros((n, 1)), np.zeros((n, 3)), np.arange(n), np.full(n, i)) for i, n in enumerate(lengths)]
+    groups = list(side_by_side(iter(questions), kind))
+    assert sorted(int(asked[0]) for group in groups for *_, asked in group) == list(range(len(questions)))
+    assert all(len(group) == 1 for group in groups) == (kind == "sparse")
+    for group in groups:
+        found = [len(x) for x, *_ in group]
+        assert min(found) >= 0.7 * max(found)
+        assert len(group) == 1 or len(group) * max(found) <= 8_000
+
+
+@pytest.mark.parametrize("inputs", [["time"], ["time", "height"]])
+def test_tasks_that_share_a_call_of_the_model_are_filled_as_each_alone(inputs):
+    random = np.random.default_rng(0)
+    sizes = [3, 9, 10, 11, 12, 12]
+    table = pd.DataFrame({"unit": np.repeat(list("abcdef"), sizes), "height": random.normal(size=sum(sizes))})
+    table["time"] = random.normal(size=len(table))
+    for name in "yz":
+        table[name] = np.sin(table["time"]) + 0.1 * random.normal(size=len(table))
+        table.loc[random.random(len(table)) < 0.3, name] = np.nan
+    imputer = SGPVAEImputer(inputs, ["y", "z"], task="unit", max_epochs=1, compare=False, progress=False).fit(table)
+    together = imputer.transform(table, intervals=True)
+    for _, rows in table.groupby("unit"):
+        alone = imputer.transform(rows, intervals=True)
+        pd.testing.assert_frame_equal(alone, together.loc[rows.index], rtol=1e-9, atol=1e-9)
