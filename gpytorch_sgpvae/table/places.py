@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.linear_model import BayesianRidge
 
 # A place is learnt from so many tasks, and from so many rows in each of them, on average at least.
 FEWEST_TASKS = 3
@@ -18,6 +19,8 @@ FEWEST_ROWS = 2
 FEWEST_FOR_SMOOTH = 10
 # More places than that are not needed to tell what is smooth in space.
 MOST_PLACES = 300
+# The constants of an output are told from those of others where so many places have both.
+FEWEST_FOR_OTHERS = 6
 # What varies over shorter distances than this, in standardized inputs, is a place's own.
 SHORTEST_LENGTHSCALE = 1.0
 # Inputs that agree in so many digits are the same.
@@ -35,7 +38,8 @@ class PlaceEffects:
         \bar y_{ts} = w_t + m(s) + e_s + \text{rest}, \qquad e_s \sim \mathcal N(0, \tau^2)
 
     where :math:`\bar y_{ts}` is the mean of the task's rows at the place and m is smooth in space. The constant of a
-    known place is :math:`m(s) + e_s`, and that of a new one :math:`m(s)` with the deviation :math:`\tau`.
+    known place is :math:`m(s) + e_s`, and that of a new one :math:`m(s)` with the deviation :math:`\tau`. Where a known
+    place has no entry of an output at all, :math:`e_s` is regressed on that of the other outputs there.
 
     A place is made of all inputs but one, the one along which rows run (the days at a station). A table whose places do
     not come again in several tasks has no effects.
@@ -43,6 +47,7 @@ class PlaceEffects:
     :param inputs: Which inputs make a place.
     :param places: Theirs, as the kernel sees them (`S x d`).
     :param effects: m + e (`S x P`).
+    :param deviations: How unsure the effects of outputs are that a place has no entry of, otherwise 0 (`S x P`).
     :param spread: :math:`\tau` (`P`).
     :param weights: What each known place adds to m nearby (`S x P`).
     :param lengthscales: How near (`P x d`).
@@ -51,6 +56,7 @@ class PlaceEffects:
     inputs: list[int]
     places: np.ndarray
     effects: np.ndarray
+    deviations: np.ndarray
     spread: np.ndarray
     weights: np.ndarray
     lengthscales: np.ndarray
@@ -59,7 +65,7 @@ class PlaceEffects:
     def none(cls, num_outputs: int) -> PlaceEffects:
         """No place has any."""
         nothing = np.zeros((0, num_outputs))
-        return cls([], np.zeros((0, 0)), nothing, np.zeros(num_outputs), nothing, np.ones((num_outputs, 0)))
+        return cls([], np.zeros((0, 0)), nothing, nothing, np.zeros(num_outputs), nothing, np.ones((num_outputs, 0)))
 
     @classmethod
     def fit(
@@ -91,12 +97,19 @@ class PlaceEffects:
             return nothing
         effects, weights = np.zeros((2, len(places), y.shape[1]))
         spread, lengthscales = np.zeros(y.shape[1]), np.ones((y.shape[1], len(inputs)))
+        is_seen = np.zeros((len(places), y.shape[1]), dtype=bool)
         for j in np.flatnonzero(additive):
+            seen = is_seen[:, j]
+            seen[place[~np.isnan(y[:, j])]] = True
+            if not seen.any():
+                continue
             effects[:, j] = _shrunken_means(y[:, j], place, tasks)
-            spread[j] = effects[:, j].std()
+            spread[j] = effects[seen, j].std()
             if are_distances:
-                weights[:, j], lengthscales[j], spread[j] = _smooth_part(places, effects[:, j], seed)
-        return cls(inputs, places, effects, spread, weights, lengthscales)
+                weights[seen, j], lengthscales[j], spread[j] = _smooth_part(places[seen], effects[seen, j], seed)
+        found = cls(inputs, places, effects, np.zeros_like(effects), spread, weights, lengthscales)
+        own, deviations = _of_other_outputs(effects - found._smooth(places), is_seen, spread)
+        return replace(found, effects=np.where(is_seen, effects, found._smooth(places) + own), deviations=deviations)
 
     def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The effects at some inputs, and the deviation of those that are not known (`N x P` each)."""
@@ -106,7 +119,7 @@ class PlaceEffects:
             different, codes = np.unique(x[:, self.inputs].round(DIGITS), axis=0, return_inverse=True)
             known = np.array([numbers.get(tuple(place), -1) for place in different], dtype=int)
             values = np.where((known >= 0)[:, None], self.effects[known], self._smooth(different))
-            deviation = np.where((known >= 0)[:, None], 0.0, self.spread)
+            deviation = np.where((known >= 0)[:, None], self.deviations[known], self.spread)
             effects, spread = values[codes.reshape(-1)], deviation[codes.reshape(-1)]
         return effects, spread
 
@@ -138,6 +151,28 @@ def _shrunken_means(y: np.ndarray, place: np.ndarray, tasks: np.ndarray) -> np.n
         between = max(means.var() - within / max(num_tasks.mean(), 1), 1e-6)
         shrinkage = within / between
     return means
+
+
+def _of_other_outputs(own: np.ndarray, is_seen: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """
+    What places have of their own where no entry tells, by ridge regression on what they have of the other outputs, and
+    how sure that is (`S x P` each).
+
+    :param own: What places have of their own (`S x P`).
+    :param is_seen: Where entries tell it (`S x P`).
+    :param spread: Its deviation among places (`P`).
+    """
+    known = np.where(is_seen, own, 0.0)
+    values, deviations = known.copy(), np.where(is_seen, 0.0, spread)
+    for j in range(own.shape[1]):
+        seen, others = is_seen[:, j], np.delete(np.arange(own.shape[1]), j)
+        told = ~seen & is_seen[:, others].any(1)
+        usable = seen & is_seen[:, others].any(1)
+        if not told.any() or usable.sum() < FEWEST_FOR_OTHERS:
+            continue
+        ridge = BayesianRidge().fit(known[usable][:, others], known[usable, j])
+        values[told, j], deviations[told, j] = ridge.predict(known[told][:, others], return_std=True)
+    return values, deviations
 
 
 def _smooth_part(places: np.ndarray, means: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, float]:

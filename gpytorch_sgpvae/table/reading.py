@@ -20,6 +20,10 @@ from .numbers import check_cells
 from .outputs import Outputs
 from .tasks import TaskColumn
 
+# Rows at the place of another one: up to this share they are measurements that were repeated, as in the hour that comes
+# twice when clocks go back; above it a column that tells rows apart has probably been forgotten.
+MOST_REPEATED = 0.01
+
 
 @dataclass
 class TaskTable:
@@ -239,10 +243,17 @@ class TableReader:
             first = int((places == places.iloc[second]).all(axis=1).to_numpy().argmax())
             place = [] if self.task is None else [f"{self.task.name} = {keys[codes[second]]}"]
             place += [f"{column.name} = {column.iloc[second]}" for column in columns]
-            raise TableError(
+            text = (
                 f"{name_row(frame, second).capitalize()} is at the place of {name_row(frame, first)} too: "
-                f"{', '.join(place)} ({len(again)} such row{'s' if len(again) > 1 else ''}). Drop or average them, or "
-                "name a column that tells them apart as an input or as the task."
+                f"{', '.join(place)} ({len(again)} such row{'s' if len(again) > 1 else ''})."
+            )
+            advice = "rop or average them, or name a column that tells them apart as an input or as the task."
+            if len(again) > MOST_REPEATED * len(frame):
+                raise TableError(f"{text} D{advice}")
+            warnings.warn(
+                f"{text} They are taken for repeated measurements; if they are none, d{advice}",
+                TableWarning,
+                stacklevel=4,
             )
 
 

@@ -37,10 +37,10 @@ from .trend import Trend
 DESCRIPTION = "imputer.json"
 KIND = "gpytorch_sgpvae.table"
 # To be raised when older versions of this package could no longer read what is written.
-FORMAT = 5
+FORMAT = 6
 # What tensors are called: those of the model, and the arrays of trend and calibration.
 MODEL = "model."
-PLACES = ("places", "effects", "spread", "weights", "lengthscales")
+PLACES = ("places", "effects", "deviations", "spread", "weights", "lengthscales")
 ARRAYS = (*PLACES, "cycles", "anchors", "factors", "marginal")
 # What a save that was killed leaves: temporary files, and files of tensors that no description names.
 LEFTOVER = re.compile(r"\.sgpvae-[0-9a-f]{12}-[0-9a-f]{16}\.part")
@@ -177,6 +177,7 @@ def _take_arrays(state: dict[str, Any], path: Path, description: Mapping[str, An
     shapes = {
         "places": (number, len(trend["place_inputs"])),
         "effects": (number, outputs),
+        "deviations": (number, outputs),
         "spread": (outputs,),
         "weights": (number, outputs),
         "lengthscales": (outputs, len(trend["place_inputs"])),

@@ -111,3 +111,29 @@ def test_an_imputer_knows_them_and_is_less_certain_of_new_places(stations, tmp_p
         assert new > model.predict(known, context=table)["y_std"].item() + 0.05
     draws = np.stack([draw["y"] for draw in imputer.sample(table, 20)])
     assert np.isfinite(draws).all()
+
+
+def test_a_constant_that_no_entry_tells_follows_from_the_other_outputs_of_its_place(stations):
+    x, y, task, place, _ = stations
+    random = np.random.default_rng(1)
+    both = np.concatenate([y, 2 * y + random.normal(0, 0.1, y.shape)], 1)
+    gone = place < 3
+    both[gone, 1] = np.nan
+    found = PlaceEffects.fit(x, both, task, [True, True], [0], seed=0)
+    effects, deviation = found.at(x)
+    assert not deviation[~gone].any()
+    assert not deviation[:, 0].any()
+    error = effects[gone, 1] - 2 * effects[gone, 0]
+    assert (abs(error - error.mean()) < 3 * deviation[gone, 1]).all()
+    assert (deviation[gone, 1] > 0).all()
+    assert (deviation[gone, 1] < 0.5 * found.spread[1]).all()  # what is smooth alone is less sure
+
+
+def test_a_constant_that_nothing_tells_has_all_of_its_uncertainty(stations):
+    x, y, task, place, _ = stations
+    y[place == 5] = np.nan
+    found = PlaceEffects.fit(x, y, task, [True], [0], seed=0)
+    effects, deviation = found.at(x)
+    assert (deviation[place == 5] == found.spread).all()
+    near = found.at(x[place == 5][:1] + 1e-3)[0]
+    assert effects[place == 5][0] == pytest.approx(near[0], abs=0.1)

@@ -441,3 +441,16 @@ def test_odd_cells_are_read_the_same_everywhere_or_explained(seed):
         np.testing.assert_array_equal(reader.read_places(frame, frame, table).x, table.x)
         np.testing.assert_array_equal(reader.read(reader.complete(frame)).x, table.x)
     assert num_read >= 5
+
+
+def test_a_few_rows_at_one_place_are_repeated_measurements():
+    hours = pd.date_range("2024-10-27", periods=300, freq="h").to_series().reset_index(drop=True)
+    table = pd.DataFrame({"time": hours, "y": np.sin(np.arange(300.0))})
+    table.loc[4, "time"] = table.loc[3, "time"]
+    reader = TableReader.fit(table, ["time"], ["y"], None, {}, {}, ())
+    with pytest.warns(TableWarning, match="Row 5 is at the place of row 4 too.*repeated measurements"):
+        rows = reader.read(table)
+    assert rows.x[4] == rows.x[3]
+    table.loc[10:13, "time"] = table.loc[3, "time"]
+    with pytest.raises(TableError, match=r"\(5 such rows\)\. Drop or average them"):
+        reader.read(table)
