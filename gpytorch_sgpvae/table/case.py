@@ -19,7 +19,7 @@ from .imputer import SGPVAEImputer
 from .numbers import is_date, read_numbers
 from .summaries import score
 
-# What is hidden of a table to be asked for, and the seed of its choice: those of `score`.
+# What is hidden of a table to be asked for, and the seed of its choice: those of `scores`.
 FRACTION, SEED = 0.1, 0
 NUM_EXAMPLES, GRID_POINTS = 3, 240
 # Rows of a series that a picture shows, and rows of its task around these that it is predicted from.
@@ -118,7 +118,7 @@ class Case:
     @cached_property
     @torch.no_grad()
     def scores(self) -> pd.DataFrame:
-        """The scores of hidden entries, as :meth:`SGPVAEImputer.score` has them."""
+        """The scores of hidden entries, as :meth:`SGPVAEImputer.scores` has them."""
         truth = torch.where(torch.tensor(self.asked), self.values, torch.nan)
         prediction = self.at_rows(self.hidden_rows)
         outputs = self.imputer.outputs_

@@ -148,7 +148,7 @@ def _predict(options: argparse.Namespace) -> None:
 def _score(options: argparse.Namespace) -> None:
     check_source(options.table)
     imputer = _load(options)
-    scores = imputer.score(_read(options, options.table, Roles.of(imputer)).frame, options.fraction, options.seed)
+    scores = imputer.scores(_read(options, options.table, Roles.of(imputer)).frame, options.fraction, options.seed)
     if options.json:
         # what does not apply is null
         print(json.dumps(json.loads(scores.to_json(orient="index")), indent=2))

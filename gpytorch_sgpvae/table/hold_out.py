@@ -32,7 +32,7 @@ def hold_out(table: TaskTable, plan: Plan, num_filled: int, seed: int) -> np.nda
     :param num_filled: How many of the outputs are no covariates, which are always seen.
     :param seed: Seed of their choice.
     """
-    random = np.random.default_rng(derive_seed("hold out", seed))  # other entries than `hide` and `score` choose
+    random = np.random.default_rng(derive_seed("hold out", seed))  # other entries than `hide` and `scores` choose
     known = ~np.isnan(table.y[:, :num_filled])
     series = _series(table, plan)
     is_open = _stretches(table, plan, random)  # (N,)

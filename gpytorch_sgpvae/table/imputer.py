@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +14,16 @@ from tqdm import tqdm
 
 from ..likelihoods import Prediction
 from ..utils.seeds import derive_seed, seeded
-from .calibration import Calibration
-from .comparison import describe, rivals_ahead
-from .description import MOST_INDUCING, MOST_LATENTS
 from .errors import TableError, TableWarning, listed
+from .filling import check_added, fill, fill_with, hide
 from .fitted import FittedTable, in_order
+from .fitting import Settings, check_seed, fit_table
 from .forecast import rows_past_the_end
-from .hold_out import hold_out
-from .judgment import (
-    calibrated,
-    check_tasks,
-    compared,
-    distant_points,
-    evidence_of,
-    known_values,
-    unlike_the_fit,
-)
-from .learning import train, usual_minutes
-from .model import as_dtype, check_device, find_centers, make_model
+from .judgment import known_values, unlike_the_fit
 from .outputs import Outputs
-from .plan import DIGITS, make_plan
-from .reading import TableReader, TaskTable, check_columns
-from .starting import start
+from .reading import TaskTable
 from .storage import load_table, save_table
-from .summaries import put, score, summarize
-from .trend import Trend
-
-logger = logging.getLogger(__name__)
+from .summaries import overall, score, summarize
 
 # Predictions of more rows take long enough for a progress bar.
 MOST_ROWS_WITHOUT_BAR = 5000
@@ -171,79 +152,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param df: With all input and output columns, and that of the task.
         :param y: Not used.
         """
-        self._check_parameters()
-        reader = TableReader.fit(
-            df, self.inputs, self.outputs, self.task, self.periodic or {}, self.families or {}, self.covariates
-        )
-        table = reader.read(df)
-        check_tasks(table, self.task)
-        plan = make_plan(reader.inputs, table, sum(reader.outputs.num_values), self.num_latents, self.num_inducing)
-        hidden = hold_out(table, plan, reader.num_filled, self.seed)
-        shown = replace(table, y=np.where(hidden, np.nan, table.y))
-        logger.info("%s", reader.outputs.description)
-        trend = Trend.fit(reader.inputs, reader.outputs, plan, shown, self.seed)
-        with seeded(derive_seed("table", self.seed)):
-            points = None
-            if plan.kind == "sparse":
-                different = np.unique(table.x.round(DIGITS), axis=0)
-                plan = replace(plan, num_inducing=min(plan.num_inducing or 1, len(different)))
-                points = self._as_tensor(find_centers(table.x, plan.num_inducing or 1, self.seed))
-            logger.info("%s.", plan.description)
-            model = make_model(reader.outputs, plan, points).to(device=self.device or "cpu", dtype=as_dtype(self.dtype))
-            start(model, plan, reader.outputs, replace(shown, y=shown.y - trend.at(shown)[0]), self.seed)
-            calibration = Calibration.none(len(reader.outputs))
-            nothing = pd.DataFrame()
-            fitted = FittedTable(reader, plan, trend, model.eval(), calibration, nothing, nothing)
-            minutes = usual_minutes(len(df)) if self.max_minutes is None else self.max_minutes
-            history = train(fitted, table, hidden, self.batch_size, self.max_epochs, minutes, self.seed, self.progress)
-            fitted = fitted.with_(history=pd.DataFrame(history))
-            self._warn_of_distant_points(fitted, table)
-            fitted = self._judge(fitted, df, table, shown, hidden)
-        return self._take(fitted)
-
-    def _check_parameters(self) -> None:
-        for name in ("num_latents", "num_inducing", "batch_size", "max_epochs"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
-                raise TableError(
-                    f"{name} must be a whole number from 1, or None for a choice by the table's shape, got {value!r}."
-                )
-        if self.max_minutes is not None and not self.max_minutes > 0:
-            raise TableError(f"max_minutes must be positive, or None for the usual time, got {self.max_minutes!r}.")
-        for name, most in (("num_latents", MOST_LATENTS), ("num_inducing", MOST_INDUCING)):
-            if (getattr(self, name) or 0) > most:
-                raise TableError(f"{name} must be at most {most}, got {getattr(self, name)!r}.")
-        _check_seed(self.seed)
-        check_device(self.device)
-
-    def _judge(
-        self, fitted: FittedTable, df: pd.DataFrame, table: TaskTable, shown: TaskTable, hidden: np.ndarray
-    ) -> FittedTable:
-        """The same, with intervals as wide as held-out entries demand, and compared with simpler ways."""
-        fitted = calibrated(fitted, table, shown, hidden)
-        if fitted.calibration.warning is not None:
-            warnings.warn(fitted.calibration.warning, TableWarning, stacklevel=4)
-        fitted = fitted.with_(evidence=evidence_of(fitted, shown, self.seed))
-        if not self.compare:
-            return fitted
-        task = None if fitted.reader.task is None else fitted.reader.task.name
-        try:
-            comparison = compared(fitted, df, table, shown, hidden, list(self.inputs), task, self.seed)
-        except KeyboardInterrupt:
-            text = "The comparison with simpler ways was interrupted: the model is kept, without it."
-            warnings.warn(text, TableWarning, stacklevel=4)
-            return fitted
-        if not comparison.empty:
-            logger.info("Held-out entries, in standard deviations:\n%s", describe(comparison))
-        worse = rivals_ahead(comparison)
-        if worse is not None:
-            warnings.warn(worse, TableWarning, stacklevel=4)
-        return fitted.with_(comparison=comparison)
-
-    def _warn_of_distant_points(self, fitted: FittedTable, table: TaskTable) -> None:
-        text = distant_points(fitted, table)
-        if text is not None:
-            warnings.warn(text, TableWarning, stacklevel=4)
+        return self._take(fit_table(df, Settings(**self.get_params(deep=False))))
 
     @property
     def comparison_(self) -> pd.DataFrame:
@@ -270,30 +179,14 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         holes = self._holes(table)
         if not holes.any():
             warnings.warn("The outputs have no holes: the table is returned as it came.", TableWarning, stacklevel=2)
-        added = (f"{name}_{suffix}" for name in self.outputs_.names for suffix in ("std", "lower", "upper", "filled"))
-        taken = [name for name in added if intervals and name in df.columns]
-        if taken:
-            raise TableError(f"The table already has columns {listed(taken)}, which are to be added: rename them.")
+        if intervals:
+            check_added(df, self.outputs_)
         text = unlike_the_fit(self.fitted_, table, self.seed)
         if text is not None:
             warnings.warn(text, TableWarning, stacklevel=2)
         rows = np.flatnonzero(holes.any(1))
         summary = summarize(self.outputs_, self._predictions(table, table, rows), rows, intervals)
-        result = df.copy()
-        for j, name in enumerate(self.outputs_.names):
-            where = np.flatnonzero(holes[:, j])
-            chosen = summary.loc[holes[rows, j]]
-            if len(where):
-                result[name] = put(df[name], where, chosen[name].to_numpy())
-            if intervals:
-                for suffix in ("std", "lower", "upper"):
-                    values = chosen[f"{name}_{suffix}"]
-                    spread = pd.Series(np.nan, index=range(len(df)), dtype=values.dtype if len(values) else float)
-                    if len(where):  # pandas refuses to put no labels among numbers
-                        spread.iloc[where] = values.to_numpy()
-                    result[f"{name}_{suffix}"] = spread.array
-                result[f"{name}_filled"] = holes[:, j]
-        return result
+        return fill(df, self.outputs_, holes, summary, intervals)
 
     def predict(self, df: pd.DataFrame, context: pd.DataFrame) -> pd.DataFrame:
         """
@@ -351,12 +244,12 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         with seeded(derive_seed("predictive", self.seed)):
             return in_order(list(self._predictions(*self._read_places(df, context), np.arange(len(df)))))
 
-    def score(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> pd.DataFrame:
+    def scores(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> pd.DataFrame:
         """
-        How well known entries are predicted when they are hidden, a row for each output: their number `n`; `rmse` and
-        `mae` of the mean (of flags, of the probability; of categories nothing); `nll`, minus the mean log density, in
-        nats; `crps`, the continuous ranked probability score; `coverage` of the 95 % interval; `accuracy` of the labels
-        of flags and categories. All are in the column's units.
+        How well known entries are predicted when they are hidden, a row for each output: its family; their number `n`;
+        `rmse` and `mae` of the mean (of flags, of the probability; of categories nothing); `nll`, minus the mean log
+        density, in nats; `crps`, the continuous ranked probability score; `coverage` of the 95 % interval; `accuracy`
+        of the labels of flags and categories. All are in the column's units.
 
         :param df: As for :meth:`transform`.
         :param fraction: Fraction of the known entries, to be hidden.
@@ -369,6 +262,24 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         table = fitted.reader.read(masked)
         predictions = self._predictions(table, table, np.flatnonzero(hidden.any(1)))
         return score(self.outputs_, predictions, fitted.as_tensor(truth))
+
+    def score(self, df: pd.DataFrame, y: None = None) -> float:
+        r"""
+        How well known entries are predicted when they are hidden, in one number for scikit-learn's `cross_val_score`
+        and `GridSearchCV`. Higher is better, and 0 is the best. A tenth of the known entries is hidden, as by
+        :meth:`scores`:
+
+        .. math::
+
+            - \frac 1 P \sum_p \mathrm{CRPS}_p / s_p
+
+        with :math:`s_p` the standard deviation of the table's known values; of flags and categories the share of wrong
+        labels takes the place of :math:`\mathrm{CRPS}_p / s_p`.
+
+        :param df: As for :meth:`transform`.
+        :param y: Not used.
+        """
+        return overall(self.outputs_, self.scores(df), self.read_outputs(df))
 
     def sample(self, df: pd.DataFrame, n: int) -> list[pd.DataFrame]:
         """
@@ -386,15 +297,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         draws = np.full((n, *holes.shape), np.nan)
         for numbers, values in self.fitted_.draws(table, table, rows, n, self.seed):
             draws[:, numbers] = values.cpu().numpy()
-        result = []
-        for draw in draws:
-            filled = df.copy()
-            for j, column in enumerate(self.outputs_.columns):
-                where = np.flatnonzero(holes[:, j])
-                if len(where):
-                    filled[column.name] = put(df[column.name], where, column.decode(draw[where, j]))
-            result.append(filled)
-        return result
+        return [fill_with(df, self.outputs_, holes, draw) for draw in draws]
 
     def read_outputs(self, df: pd.DataFrame) -> Tensor:
         """
@@ -414,20 +317,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param fraction: Fraction of the known entries.
         :param seed: Seed of their choice.
         """
-        if not 0 < fraction < 1:
-            raise TableError(f"The fraction to hide must be between 0 and 1, got {fraction}.")
-        _check_seed(seed)
-        names = list(self.outputs)
-        check_columns(df, names)
-        known = df[names].notna().to_numpy()
-        chosen = known & (np.random.default_rng(seed).random(known.shape) < fraction)
-        for j in np.flatnonzero(~chosen.any(0) & known.any(0)):  # at least one entry of each output
-            chosen[np.flatnonzero(known[:, j])[seed % known[:, j].sum()], j] = True
-        mask = pd.DataFrame(chosen, index=df.index, columns=names)
-        masked = df.copy()
-        for name in names:
-            masked[name] = df[name].mask(mask[name])
-        return masked, mask
+        check_seed(seed)
+        return hide(df, self.outputs_.names, fraction, seed)
 
     def save(self, path: str | Path) -> None:
         """
@@ -486,11 +377,3 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             for asked, prediction in self.fitted_.predictions(context, places, rows, self.seed):
                 yield asked, prediction
                 bar.update(len(asked))
-
-    def _as_tensor(self, values: np.ndarray) -> Tensor:
-        return torch.as_tensor(values, dtype=as_dtype(self.dtype), device=self.device or "cpu")
-
-
-def _check_seed(seed: Any) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
-        raise TableError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")

@@ -79,6 +79,23 @@ def score(outputs: Outputs, predictions: Iterable[tuple[np.ndarray, Prediction]]
     return result.rename_axis("output")
 
 
+def overall(outputs: Outputs, scores: pd.DataFrame, values: torch.Tensor) -> float:
+    """
+    Minus the mean error of the outputs: the CRPS of numbers in standard deviations, and the share of wrong labels.
+
+    :param outputs: The output columns.
+    :param scores: What :func:`score` returned.
+    :param values: The table's known values, NaN where they are missing (`N x P`).
+    """
+    errors = []
+    for p, column in enumerate(outputs.columns):
+        known = values[:, p][~values[:, p].isnan()]
+        spread = float(known.std(correction=0)) if len(known) else 0.0
+        error = 1 - scores["accuracy"].iloc[p] if column.levels else scores["crps"].iloc[p] / (spread or 1.0)
+        errors.append(error)
+    return -float(np.nanmean(errors)) if np.isfinite(errors).any() else float("nan")
+
+
 def put(column: pd.Series, where: np.ndarray, values: np.ndarray) -> pd.Series:
     """The column with values at some positions, of the type that it had."""
     filled = column.copy()

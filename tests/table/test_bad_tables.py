@@ -160,6 +160,6 @@ def test_free_text_is_no_category(numbers):
 
 def test_fractions_and_numbers_of_samples_are_checked(imputer, table):
     with pytest.raises(TableError, match=r"between 0 and 1, got 1\.5"):
-        imputer.score(table, fraction=1.5)
+        imputer.scores(table, fraction=1.5)
     with pytest.raises(TableError, match="at least 1, got 0"):
         imputer.sample(table, 0)

@@ -274,7 +274,7 @@ def test_an_interrupt_of_the_comparison_keeps_the_model(files, capsys, monkeypat
     def interrupt(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpytorch_sgpvae.table.imputer.compared", interrupt)
+    monkeypatch.setattr("gpytorch_sgpvae.table.fitting.compared", interrupt)
     assert run("fit", files / "series.csv", *FIT, "-o", files / "model") == 0
     assert "The comparison with simpler ways was interrupted: the model is kept" in capsys.readouterr().err
     assert SGPVAEImputer.load(files / "model").comparison_.empty

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from gpytorch_sgpvae.likelihoods import Prediction
-from gpytorch_sgpvae.table import SGPVAEImputer, TableWarning, judgment
-from gpytorch_sgpvae.table import imputer as front
+from gpytorch_sgpvae.table import SGPVAEImputer, TableWarning, fitting, judgment
 from gpytorch_sgpvae.table.comparison import FEWEST_ENTRIES, compare, describe, rivals_ahead
 from gpytorch_sgpvae.table.families import FAMILIES
 from gpytorch_sgpvae.table.outputs import Outputs
@@ -86,7 +85,7 @@ def fit(table, **options):
 
 def test_all_ways_see_the_same_holes_and_none_sees_what_was_held_out(waves, monkeypatch):
     calls = []
-    monkeypatch.setattr(front, "rivals_ahead", lambda comparison: None)
+    monkeypatch.setattr(fitting, "rivals_ahead", lambda comparison: None)
     monkeypatch.setattr(judgment, "compare", lambda *args: calls.append(args) or compare(*args))
     imputer = fit(waves)
     ((_, prediction, frame, rows, truth, *_),) = calls

@@ -80,7 +80,7 @@ class TestTransform:
     def test_it_never_changes_the_table_it_was_given(self, imputer, table):
         before = table.copy()
         imputer.transform(table)
-        imputer.score(table)
+        imputer.scores(table)
         imputer.sample(table, 1)
         pd.testing.assert_frame_equal(table, before)
 
@@ -120,7 +120,7 @@ class TestPredict:
 
     def test_tasks_that_it_has_never_seen_are_filled_better_than_by_means(self, imputer):
         unseen = make_table(num_tasks=4, seed=1)
-        scores = imputer.score(unseen, fraction=0.3)
+        scores = imputer.scores(unseen, fraction=0.3)
         assert scores.loc["temp", "rmse"] < 0.5 * unseen["temp"].std()
 
 
@@ -146,7 +146,7 @@ class TestPredictive:
 
 class TestScore:
     def test_it_has_a_row_for_each_output_and_only_scores_that_apply(self, imputer, table):
-        scores = imputer.score(table, fraction=0.2)
+        scores = imputer.scores(table, fraction=0.2)
         assert scores.index.tolist() == OUTPUTS
         assert scores["family"].to_dict() == FAMILIES
         assert (scores["n"] > 0).all()
@@ -155,7 +155,7 @@ class TestScore:
         assert np.isnan(scores.loc["sky", "rmse"])
 
     def test_errors_are_those_of_the_predicted_means(self, imputer, table):
-        scores = imputer.score(table, fraction=0.2, seed=3)
+        scores = imputer.scores(table, fraction=0.2, seed=3)
         masked, mask = imputer.hide(table, 0.2, 3)
         filled = imputer.transform(masked)
         hidden = mask["temp"]
@@ -170,6 +170,14 @@ class TestScore:
         assert masked[OUTPUTS].isna().equals(table[OUTPUTS].isna() | mask)
         assert 0.25 < mask.sum().sum() / table[OUTPUTS].notna().sum().sum() < 0.35
         assert mask.equals(imputer.hide(table, 0.3, seed=1)[1])
+
+
+class TestOneNumber:
+    def test_it_is_minus_the_mean_error_of_the_outputs_in_their_deviations(self, imputer, table):
+        scores, values = imputer.scores(table), imputer.read_outputs(table).numpy()
+        errors = [scores["crps"].iloc[p] / np.nanstd(values[:, p]) for p in range(3)]
+        errors += [1 - scores["accuracy"].iloc[p] for p in (3, 4)]
+        assert imputer.score(table) == pytest.approx(-np.mean(errors))
 
 
 class TestSample:

@@ -253,7 +253,7 @@ FITS = {
 
 @pytest.mark.parametrize(("options", "text", "match"), FITS.values(), ids=FITS)
 def test_an_odd_fit_gets_a_sentence_before_anything_is_trained(options, text, match, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("gpytorch_sgpvae.table.imputer.train", lambda *args: pytest.fail("it was trained"))
+    monkeypatch.setattr("gpytorch_sgpvae.table.fitting.train", lambda *args: pytest.fail("it was trained"))
     (tmp_path / "table.csv").write_text(text, encoding="utf-8")
     refused(capsys, "fit", tmp_path / "table.csv", *FIT, "--quiet", "-o", tmp_path / "m", *options, match=match)
     assert not (tmp_path / "m").exists()

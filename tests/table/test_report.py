@@ -136,7 +136,7 @@ def test_the_summary_counts_what_is_missing(page, table, imputer):
 
 
 def test_the_scores_are_those_of_score(page, table, imputer):
-    scores = imputer.score(table)
+    scores = imputer.scores(table)
     own = next(row for row in page.rows if "NLL" in row)
     rows = page.rows[page.rows.index(own) + 1 :][: len(OUTPUTS)]
     assert [row[2] for row in rows if row[0] != "sky"] == [

@@ -1,0 +1,157 @@
+"""From a table to a fitted one: it is read, a model is planned, started, trained and judged."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ..utils.seeds import derive_seed, seeded
+from .calibration import Calibration
+from .comparison import describe, rivals_ahead
+from .description import MOST_INDUCING, MOST_LATENTS
+from .errors import TableError, TableWarning
+from .fitted import FittedTable
+from .hold_out import hold_out
+from .judgment import calibrated, check_tasks, compared, distant_points, evidence_of
+from .learning import train, usual_minutes
+from .model import as_dtype, check_device, find_centers, make_model
+from .plan import DIGITS, Plan, make_plan
+from .reading import TableReader, TaskTable
+from .starting import start
+from .trend import Trend
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a table is fitted: the arguments of :class:`~gpytorch_sgpvae.table.SGPVAEImputer`, which explains them."""
+
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    task: str | None
+    covariates: Sequence[str]
+    periodic: Mapping[str, float] | None
+    families: Mapping[str, str] | None
+    num_latents: int | None
+    num_inducing: int | None
+    batch_size: int | None
+    max_epochs: int | None
+    max_minutes: float | None
+    compare: bool
+    seed: int
+    device: str | torch.device | None
+    dtype: str | torch.dtype
+    progress: bool
+
+    def __post_init__(self) -> None:
+        for name in ("num_latents", "num_inducing", "batch_size", "max_epochs"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
+                raise TableError(
+                    f"{name} must be a whole number from 1, or None for a choice by the table's shape, got {value!r}."
+                )
+        if self.max_minutes is not None and not self.max_minutes > 0:
+            raise TableError(f"max_minutes must be positive, or None for the usual time, got {self.max_minutes!r}.")
+        for name, most in (("num_latents", MOST_LATENTS), ("num_inducing", MOST_INDUCING)):
+            if (getattr(self, name) or 0) > most:
+                raise TableError(f"{name} must be at most {most}, got {getattr(self, name)!r}.")
+        check_seed(self.seed)
+        check_device(self.device)
+
+
+def check_seed(seed: Any) -> None:
+    """Raise unless a seed is a whole number that every generator takes."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
+        raise TableError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")
+
+
+def fit_table(frame: pd.DataFrame, settings: Settings) -> FittedTable:
+    """
+    Learn from a table.
+
+    :param frame: With all input and output columns, and that of the task.
+    :param settings: How.
+    """
+    reader = TableReader.fit(
+        frame,
+        settings.inputs,
+        settings.outputs,
+        settings.task,
+        settings.periodic or {},
+        settings.families or {},
+        settings.covariates,
+    )
+    table = reader.read(frame)
+    check_tasks(table, settings.task)
+    plan = make_plan(reader.inputs, table, sum(reader.outputs.num_values), settings.num_latents, settings.num_inducing)
+    hidden = hold_out(table, plan, reader.num_filled, settings.seed)
+    shown = replace(table, y=np.where(hidden, np.nan, table.y))
+    logger.info("%s", reader.outputs.description)
+    trend = Trend.fit(reader.inputs, reader.outputs, plan, shown, settings.seed)
+    with seeded(derive_seed("table", settings.seed)):
+        fitted = _started(reader, plan, trend, shown, settings)
+        return _trained(fitted, frame, table, hidden, settings)
+
+
+def _started(reader: TableReader, plan: Plan, trend: Trend, shown: TaskTable, settings: Settings) -> FittedTable:
+    """A model before any training."""
+    dtype, device = as_dtype(settings.dtype), settings.device or "cpu"
+    points = None
+    if plan.kind == "sparse":
+        different = np.unique(shown.x.round(DIGITS), axis=0)
+        plan = replace(plan, num_inducing=min(plan.num_inducing or 1, len(different)))
+        centers = find_centers(shown.x, plan.num_inducing or 1, settings.seed)
+        points = torch.as_tensor(centers, dtype=dtype, device=device)
+    logger.info("%s.", plan.description)
+    model = make_model(reader.outputs, plan, points).to(device=device, dtype=dtype)
+    start(model, plan, reader.outputs, replace(shown, y=shown.y - trend.at(shown)[0]), settings.seed)
+    calibration, nothing = Calibration.none(len(reader.outputs)), pd.DataFrame()
+    return FittedTable(reader, plan, trend, model.eval(), calibration, nothing, nothing)
+
+
+def _trained(
+    fitted: FittedTable, frame: pd.DataFrame, table: TaskTable, hidden: np.ndarray, settings: Settings
+) -> FittedTable:
+    """The same after training, with intervals as wide as held-out entries demand, and compared with simpler ways."""
+    minutes = usual_minutes(len(frame)) if settings.max_minutes is None else settings.max_minutes
+    history = train(
+        fitted,
+        table,
+        hidden,
+        settings.batch_size,
+        settings.max_epochs,
+        minutes,
+        settings.seed,
+        settings.progress,
+    )
+    shown = replace(table, y=np.where(hidden, np.nan, table.y))
+    fitted = calibrated(fitted.with_(history=pd.DataFrame(history)), table, shown, hidden)
+    _warn(distant_points(fitted, table))
+    _warn(fitted.calibration.warning)
+    fitted = fitted.with_(evidence=evidence_of(fitted, shown, settings.seed))
+    if not settings.compare:
+        return fitted
+    task = None if fitted.reader.task is None else fitted.reader.task.name
+    inputs = [column.name for column in fitted.reader.inputs]
+    try:
+        comparison = compared(fitted, frame, table, shown, hidden, inputs, task, settings.seed)
+    except KeyboardInterrupt:
+        _warn("The comparison with simpler ways was interrupted: the model is kept, without it.")
+        return fitted
+    if not comparison.empty:
+        logger.info("Held-out entries, in standard deviations:\n%s", describe(comparison))
+    _warn(rivals_ahead(comparison))
+    return fitted.with_(comparison=comparison)
+
+
+def _warn(text: str | None) -> None:
+    if text is not None:
+        warnings.warn(text, TableWarning, stacklevel=5)  # where the user fits
