@@ -12,7 +12,7 @@ KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=42949672
 PROCESSES ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
 
-.PHONY: help demo demo-balls test test-fast test-oldest test-newest docs tutorials soak fuzz bench experiments lint format clean
+.PHONY: help demo demo-balls test test-fast coverage test-oldest test-newest docs tutorials soak fuzz bench experiments lint format clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -28,6 +28,9 @@ test: .venv/test.installed .venv/examples.installed .venv/integrations.installed
 
 test-fast: .venv/test.installed .venv/examples.installed .venv/integrations.installed .venv/table.installed .venv/tutorials.installed ## Run the tests that are not slow, in about two minutes
 	$(PYTEST) -m "not slow"
+
+coverage: .venv/test.installed .venv/examples.installed .venv/integrations.installed .venv/table.installed .venv/tutorials.installed ## Run the tests, and measure what they run of the package: htmlcov/index.html
+	$(PYTEST) --cov --cov-report=term --cov-report=html
 
 test-oldest: .venv-oldest/test.installed ## Run the tests with the lower bounds of pyproject.toml; downloads several GB
 	.venv-oldest/bin/python -m pytest
@@ -58,17 +61,18 @@ EXPERIMENT ?= report
 experiments: .venv-bench/bench.installed ## One of the paper's experiments: make experiments EXPERIMENT="jura --model gpar"
 	.venv-bench/bin/python -m experiments $(EXPERIMENT)
 
-lint: .venv/lint.installed ## Check style, formatting and types
+lint: .venv/lint.installed ## Check style, formatting and types, these also as on Windows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 
 format: .venv/lint.installed ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environments and caches
-	rm -rf .venv .venv-bench .venv-oldest .venv-newest docs/_build build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-oldest .venv-newest docs/_build build dist htmlcov .coverage *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv-oldest/bin/python: PYTHON := $(PYTHON_OLDEST)
 .venv-newest/bin/python: PYTHON := $(PYTHON_NEWEST)

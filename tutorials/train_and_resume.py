@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import signal
 import subprocess
 import sys
 import tempfile
@@ -82,7 +81,7 @@ def kill_and_go_on(num_epochs: int, seconds: float) -> None:
                 raise SystemExit("The training ended before it had written a checkpoint.")
             time.sleep(0.05)
         time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
         print("\nKilled. Starting it again, with the same command.\n", flush=True)
         subprocess.run(command, check=True)

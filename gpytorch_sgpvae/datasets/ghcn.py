@@ -89,7 +89,7 @@ def stations_in(inventory: Path, years: Iterable[int], elements: Sequence[str]) 
     """
     years = list(years)
     names = set()
-    for line in inventory.read_text().splitlines():
+    for line in inventory.read_text(encoding="utf-8").splitlines():
         if line.startswith(COUNTRY):
             with reading(inventory, "lines of station, latitude, longitude, element, first year, last year"):
                 name, _, _, element, first, last = line.split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import os
@@ -45,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SIGTERM ended it. Wrong usage exits with 2.
     """
     options = make_parser(RUNS).parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):  # into a file, Windows writes the few hundred letters of one code page
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     logging.basicConfig(
         level=logging.WARNING if options.quiet else logging.INFO, format="%(message)s", stream=sys.stderr
     )

@@ -7,6 +7,7 @@ import hashlib
 import os
 import secrets
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -62,7 +63,7 @@ def replacing(path: Path, previous: Path | None = None) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
             if status is not None:
                 _copy_permissions(status, file)
-            if os.name != "posix":  # which could not move it; on others it stays open, and so locked, until it is moved
+            if sys.platform == "win32":  # could not move it; on others it stays open, and so locked, until it is moved
                 file.close()
             if previous is not None and status is not None:
                 _keep(target, previous)
@@ -136,7 +137,7 @@ def _create(target: Path, status: os.stat_result | None) -> tuple[Path, BinaryIO
         descriptor = os.open(part, flags, mode)
         try:
             # Another process may have taken it for a leftover before it was locked.
-            if os.name != "posix" or (try_lock(descriptor) and is_at(descriptor, part)):
+            if sys.platform == "win32" or (try_lock(descriptor) and is_at(descriptor, part)):
                 return part, os.fdopen(descriptor, "wb")
         except BaseException:
             os.close(descriptor)
@@ -153,7 +154,7 @@ def _remove_leftovers(target: Path) -> None:
         leftovers = [Path(entry.path) for entry in entries if entry.name.startswith(prefix)]
     for leftover in leftovers:
         with suppress(OSError):
-            if os.name != "posix":
+            if sys.platform == "win32":
                 if time.time() - leftover.stat().st_mtime > _SECONDS_OF_A_WRITE:
                     leftover.unlink()
                 continue
@@ -166,7 +167,7 @@ def _remove_leftovers(target: Path) -> None:
 
 
 def _copy_permissions(status: os.stat_result, file: BinaryIO) -> None:
-    if os.name != "posix":
+    if sys.platform == "win32":
         return
     with suppress(OSError):  # only root gives files away
         os.fchown(file.fileno(), status.st_uid, status.st_gid)
@@ -188,7 +189,7 @@ def _keep(target: Path, previous: Path) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    for _ in range(_TRIES if os.name == "nt" else 0):
+    for _ in range(_TRIES if sys.platform == "win32" else 0):
         try:
             os.replace(source, target)
             return
@@ -199,7 +200,7 @@ def _move(source: Path, target: Path) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Write the move itself down to the disk."""
-    if os.name != "posix":
+    if sys.platform == "win32":
         return
     try:
         descriptor = os.open(folder, os.O_RDONLY)

@@ -95,13 +95,13 @@ def locked(folder: Path, seconds: float = 60.0) -> Iterator[None]:
     try:
         yield
     finally:
-        if os.name == "posix":  # while it is held: whoever waits for it sees that it is gone, and makes a new one
+        if sys.platform != "win32":  # while it is held: whoever waits for it sees that it is gone, and makes a new one
             with suppress(OSError):
                 path.unlink()
         with suppress(OSError):  # also where a child process that was forked still has the file open
             _unlock(descriptor)
         os.close(descriptor)
-        if os.name != "posix":  # which removes no open file, nor one that somebody waits for
+        if sys.platform == "win32":  # which removes no open file, nor one that somebody waits for
             with suppress(OSError):
                 path.unlink()
 
@@ -113,7 +113,7 @@ def _acquire(path: Path, folder: Path, seconds: float) -> int:
         try:
             descriptor = os.open(path, flags, 0o666)
         except OSError as error:
-            if os.name == "posix" or not isinstance(error, PermissionError):  # Windows: it is just being removed
+            if sys.platform != "win32" or not isinstance(error, PermissionError):  # Windows: it is just being removed
                 raise OSError(
                     f"{folder} cannot be locked, because {path.name} in it cannot be opened ({error.strerror}): remove "
                     "it, or choose another folder."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -160,6 +159,17 @@ def test_score_prints_a_table_or_json(files, capsys):
     assert scores["garage"]["rmse"] is None
 
 
+def test_names_that_the_systems_code_page_lacks_are_printed_all_the_same(files, monkeypatch):
+    """As Windows has one where the output goes into a file."""
+    score = SGPVAEImputer.score
+    output = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
+    monkeypatch.setattr(SGPVAEImputer, "score", lambda *args: score(*args).rename({"temp": "温度"}))
+    monkeypatch.setattr(sys, "stdout", output)
+    assert run("score", folder_of(tiny_imputer), files / "series.csv") == 0
+    output.flush()
+    assert rb"\u6e29\u5ea6" in output.buffer.getvalue()
+
+
 def test_fit_tells_how_it_compares_with_simpler_ways(files, capsys, caplog):
     caplog.set_level("INFO")
     assert run("fit", files / "series.csv", *FIT, "--json", "-o", files / "model") == 0
@@ -256,7 +266,7 @@ def after_training_has_begun(monkeypatch, number):
     def send(self, trainer, *args):
         original(self, trainer, *args)
         if trainer.global_step == 2:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
 
     monkeypatch.setattr(Monitor, "on_train_batch_end", send)
 
@@ -301,6 +311,7 @@ def test_an_interrupt_of_other_commands_writes_nothing(files, capsys, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a process without asking it")
 def test_sigterm_ends_a_process_that_trains(files):
     command = [sys.executable, "-Wignore:`torch.jit", "-m", "gpytorch_sgpvae.table.cli", "fit"]
     options = ["--max-epochs", "1000000", "-o", str(files / "model")]

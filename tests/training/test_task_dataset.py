@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from torch.utils.data import DataLoader
 from training_runs import LENGTHS, make_module, make_tasks
 
 from gpytorch_sgpvae import Context
-from gpytorch_sgpvae.training import TaskDataset, collate_tasks
+from gpytorch_sgpvae.training import TaskDataset, TaskLoader, collate_tasks
 
 
 def read_first_task():
@@ -101,6 +103,18 @@ def test_a_data_loader_pads_each_batch_to_its_longest_task(num_workers):
         for x, y, length in zip(batch.x, batch.y, batch.lengths, strict=True):
             assert y[length:].isnan().all()
             assert x.isfinite().all()
+
+
+def test_what_a_loader_hands_to_new_processes_can_be_pickled():
+    """Windows and macOS start them anew, where Linux forks."""
+    dataset = TaskDataset([read_first_task, *make_tasks()[1:]])
+    for tasks in (dataset, dataset.windows(4, 3)):
+        copy, collate = pickle.loads(pickle.dumps((tasks, collate_tasks)))
+        loader = TaskLoader(tasks, batch_size=3, shuffle=False)
+        for batch, indices in zip(loader, TaskLoader(tasks, batch_size=3, shuffle=False).sampler, strict=True):
+            again = collate([copy[i] for i in indices])
+            assert torch.equal(again.x, batch.x)
+            assert torch.equal(again.y.nan_to_num(), batch.y.nan_to_num())
 
 
 def test_pinned_memory_and_devices_reach_the_tensors(monkeypatch):
