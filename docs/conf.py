@@ -48,8 +48,9 @@ exclude_patterns = [".*", "build", "dist", "runs", "docs/_build", "docs/_static"
 nitpicky = True
 nitpick_ignore_regex = [
     # whose documentation would have to be fetched
-    ("py:.*", r"(torch|gpytorch|linear_operator|lightning|matplotlib|numpy|pandas|sklearn)\..*"),
+    ("py:.*", r"(torch|gpytorch|linear_operator|botorch|lightning|matplotlib|numpy|pandas|sklearn)\..*"),
     ("py:.*", r"(collections|typing|pathlib)\..*"),
+    ("py:class", "InputTransform|Moments|OutcomeTransform|PosteriorTransform"),
     ("py:class", "ApproximateGP|Distribution|Interval|Kernel|Likelihood|MultivariateNormal|Prior|Tensor"),
     ("py:class", "LRScheduler|Optimizer|Path"),
     # that are not public, and stand in signatures

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 import torch
+from gpytorch.likelihoods import gaussian_likelihood
 from gpytorch.settings import _linalg_dtype_cholesky
 from gpytorch.variational import IndependentMultitaskVariationalStrategy
 from torch import Tensor
@@ -21,6 +22,7 @@ from torch.utils import _pytree
 __all__ = [
     "DIAG_BY_DEFAULT",
     "FUSED",
+    "GaussianLikelihoodBase",
     "OutOfMemoryError",
     "add_note",
     "cholesky_dtype",
@@ -34,6 +36,9 @@ __all__ = [
 # GPyTorch < 1.15 does not know `diag`: its multitask strategies need the whole covariance of the strategy within them,
 # but do not ask for it. There it is computed unasked.
 DIAG_BY_DEFAULT = "diag" in inspect.signature(IndependentMultitaskVariationalStrategy.__call__).parameters
+
+# GPyTorch's Gaussian likelihoods, of one output and of several, have no public base class.
+GaussianLikelihoodBase = gaussian_likelihood._GaussianLikelihoodBase
 
 # torch < 2.4 has an Adam in one kernel for GPUs only, and raises an error elsewhere: there torch chooses.
 FUSED = True if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4) else None

@@ -417,6 +417,13 @@ class StrategyCase:
         for inputs in (new.expand(3, 7, 2), new.expand(10, 3, 7, 2)):
             with pytest.raises(ValueError, match="x_has_latents=True"):
                 plain(inputs, context=(x, y))
+            # they are tasks, if the caller says so
+            for strategy in (plain, model):
+                q_f = strategy(inputs, context=(x, y), x_has_latents=False)
+                assert q_f.batch_shape == inputs.shape[:-2]
+                torch.testing.assert_close(q_f.mean, expected.mean.expand(q_f.mean.shape), **TOLERANCE[torch.float64])
+        with pytest.raises(ValueError, match="is for x without a latent dimension"):
+            plain(new.expand(3, 7, 2), context=(x, y), x_has_latents=True)
         with pytest.raises(ValueError, match=r"\(7, 2\).*x_has_latents=True.*3, N, D"):
             model(new, context=(x, y))
         with pytest.raises(ValueError, match="num_latents=None"):

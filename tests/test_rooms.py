@@ -32,6 +32,7 @@ ORDER = [
     "datasets",
     "training",
     "table",
+    "botorch",
 ]
 MODULES = {
     ".".join((*path.relative_to(PACKAGE).parts[:-1], *([] if path.stem == "__init__" else [path.stem]))): path

@@ -202,6 +202,7 @@ class AmortizedStrategy(_VariationalStrategy):
         prior: bool = False,
         diag: bool = DIAG_BY_DEFAULT,
         context: Context | tuple[Tensor, Tensor] | Encoding | None = None,
+        x_has_latents: bool | None = None,
         **kwargs: Any,
     ) -> MultivariateNormal:
         r"""
@@ -210,11 +211,20 @@ class AmortizedStrategy(_VariationalStrategy):
         :param diag: In training mode, whether the variances alone will do.
         :param context: What to condition on: a :class:`~gpytorch_sgpvae.Context`, a pair `(x, y)`, or the
             :class:`Encoding` of one.
+        :param x_has_latents: False says that the batch dimensions of this x are all tasks, however many latent
+            functions there are; by default x is as the strategy was built for, and a shape that could be read either
+            way is an error.
         :param kwargs: Passed to the model's `forward`.
         :return: q(f) at x (`*T x K` x N, or `*T` x N where the network has `num_latents=None`).
         """
         x = x.unsqueeze(-1) if x.dim() == 1 else x
         self._check_inputs(x, "x")
+        if x_has_latents and not self.x_has_latents:
+            raise ValueError("This strategy is for x without a latent dimension: build it with x_has_latents=True.")
+        is_plain = x_has_latents is False
+        if is_plain and self.x_has_latents:
+            x = self._insert_latents(x)
+            is_plain = False
         if not (isinstance(context, Context) and context.is_at(x)):
             check_magnitude(x, "x", "predict where it is finite, and scale it as the inputs that the model has seen.")
         if prior:
@@ -226,10 +236,10 @@ class AmortizedStrategy(_VariationalStrategy):
         at_x = None
         if isinstance(context, Encoding):
             encoding = context
-            self._check_tasks(x, encoding.tasks)
+            self._check_tasks(x, encoding.tasks, is_plain)
         else:
             context = self._checked(context)
-            self._check_tasks(x, context.batch_shape)
+            self._check_tasks(x, context.batch_shape, is_plain)
             at_context = context.is_at(x)
             encoding, at_x = self._encode(context, self.sites(context), context.x if at_context else x, **kwargs)
         if encoding is context:
@@ -334,7 +344,7 @@ class AmortizedStrategy(_VariationalStrategy):
                 ".to(...), or the model with model.double(), .float() or .to(...)."
             )
 
-    def _check_tasks(self, x: Tensor, tasks: torch.Size) -> None:
+    def _check_tasks(self, x: Tensor, tasks: torch.Size, is_plain: bool) -> None:
         batch, num_latents = x.shape[:-2], self.num_latents
         if self.x_has_latents:
             if batch[-1:] != (num_latents,) or broadcast(batch[:-1], tasks) is None:
@@ -347,14 +357,17 @@ class AmortizedStrategy(_VariationalStrategy):
             return
         as_tasks = broadcast(batch, tasks) is not None
         as_latents = (
-            num_latents is not None and batch[-1:] == (num_latents,) and broadcast(batch[:-1], tasks) is not None
+            not is_plain
+            and num_latents is not None
+            and batch[-1:] == (num_latents,)
+            and broadcast(batch[:-1], tasks) is not None
         )
         if as_latents:
             raise ValueError(
                 f"x of shape {tuple(x.shape)} looks like inputs for each of the {num_latents} latent functions"
                 + (f", or like {tuple(batch)} tasks with one context" if as_tasks else "")
                 + ": build the strategy with x_has_latents=True in the first case"
-                + (f"; in the second, give the context the batch shape {tuple(batch)} too." if as_tasks else ".")
+                + ("; in the second, call the model with x_has_latents=False." if as_tasks else ".")
             )
         if not as_tasks:
             raise ValueError(
