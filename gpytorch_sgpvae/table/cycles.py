@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from sklearn.preprocessing import SplineTransformer
 
 # Periods of dates, in days, that a peak of the spectrum close to them is taken for.
 CALENDAR = (1.0, 7.0, 365.25)
@@ -19,8 +20,14 @@ PROMINENCE, LEAST_SHARE = 15.0, 0.005
 MOST_HARMONICS, MOST_CELLS = 4, 2**17
 # Holes of so many cells are bridged: regular ones mirror slow changes as quick cycles that are not there.
 LONGEST_BRIDGE = 6
-# What keeps coefficients small, in rows; the share of the variance that a cycle has to explain where it is not fitted.
+# Slow changes are cubic splines whose knots are so many of the longest period apart, and at most so many knots: trends
+# neither hide a cycle nor pass for one.
+SLOWNESS, MOST_KNOTS = 1.5, 16
+# What keeps coefficients small, in rows; the share of what slow changes leave that a cycle has to explain where it is
+# not fitted.
 RIDGE, LEAST_GAIN = 30.0, 0.01
+# Slow changes are hardly kept small: only what the rows do not tell is.
+RIDGE_OF_SLOW = 1e-2
 # Stretches of which every other one is fitted, to see whether the cycle explains the rest.
 NUM_STRETCHES = 40
 
@@ -69,10 +76,13 @@ class Cycles:
             return nothing
         harmonics = [int(np.clip(period / (FEWEST_STEPS * step), 1, MOST_HARMONICS)) for period in periods]
         draft = cls(periods, harmonics, np.zeros((0, y.shape[1])))
-        features = draft._features(times)  # (N, F)
+        slow = _slow_changes(times, SLOWNESS * max(periods))
+        waves = draft._features(times)  # (N, F)
+        features = np.concatenate([waves, slow], 1)  # (N, F + knots)
+        num_functions = waves.shape[1]
         stretch = np.ptp(times) / NUM_STRETCHES
         odd = np.floor((times - times.min()) / stretch).astype(int) % 2 == 1
-        coefficients = np.zeros((features.shape[1], y.shape[1]))
+        coefficients = np.zeros((num_functions, y.shape[1]))
         for p in np.flatnonzero(wanted):
             known = ~np.isnan(y[:, p])
             values = np.where(known, y[:, p], 0.0)
@@ -81,11 +91,12 @@ class Cycles:
                 continue
             unexplained = total = 0.0
             for fitted, other in (halves, halves[::-1]):
-                center, weights = _ridge(features[fitted], values[fitted])
-                unexplained += np.square(values[other] - center - features[other] @ weights).sum()
-                total += np.square(values[other] - center).sum()
+                unexplained += _error(features, values, fitted, other, num_functions)
+                total += min(
+                    _error(slow, values, fitted, other, 0), np.square(values[other] - values[fitted].mean()).sum()
+                )
             if unexplained < (1 - LEAST_GAIN) * total:
-                coefficients[:, p] = _ridge(features[known], values[known])[1]
+                coefficients[:, p] = _ridge(features[known], values[known], num_functions)[1][:num_functions]
         return cls(periods, harmonics, coefficients) if coefficients.any() else nothing
 
     @property
@@ -127,7 +138,7 @@ def find_periods(times: np.ndarray, y: np.ndarray, step: float, is_date: bool) -
     for column in y.T:
         known = ~np.isnan(column)
         counts = np.bincount(cells[known], minlength=num_cells)
-        sums = np.bincount(cells[known], column[known] - column[known].mean(), num_cells) if known.any() else counts
+        sums = np.bincount(cells[known], _without_slow_changes(times[known], column[known], span), num_cells)
         spectrum = np.abs(np.fft.rfft(_bridged(sums / np.maximum(counts, 1), counts > 0))) ** 2
         power += spectrum / max(spectrum[1:].sum(), 1e-300)
     power = power / y.shape[1]
@@ -178,8 +189,40 @@ def _waves(times: np.ndarray, period: float, number: int) -> np.ndarray:
     return np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(times), -1)
 
 
-def _ridge(features: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
-    """The mean of the values, and small coefficients of the features (`F`)."""
-    center = float(values.mean())
-    gram = features.T @ features + RIDGE * np.eye(features.shape[1])
-    return center, np.linalg.solve(gram, features.T @ (values - center))
+def _slow_changes(times: np.ndarray, distance: float) -> np.ndarray:
+    """
+    Functions of time that change slowly (`N x knots`).
+
+    :param times: Numbers, or days (`N`).
+    :param distance: From one knot to the next, at least.
+    """
+    knots = int(np.clip(np.ptp(times) / distance, 1, MOST_KNOTS - 1)) + 1
+    return SplineTransformer(knots, include_bias=False).fit_transform(times[:, None])
+
+
+def _without_slow_changes(times: np.ndarray, values: np.ndarray, span: float) -> np.ndarray:
+    """What changes quicker than the slowest cycle that is looked for (`n`)."""
+    if not len(values):
+        return values
+    slow = (
+        _slow_changes(times, SLOWNESS * span / FEWEST_REPETITIONS) if np.ptp(times) > 0 else np.zeros((len(times), 0))
+    )
+    center, weights = _ridge(slow, values, 0)
+    return values - center - slow @ weights
+
+
+def _error(
+    features: np.ndarray, values: np.ndarray, fitted: np.ndarray, other: np.ndarray, num_functions: int
+) -> float:
+    """The sum of squares that functions fitted to some rows leave of others."""
+    center, weights = _ridge(features[fitted], values[fitted], num_functions)
+    return float(np.square(values[other] - center - features[other] @ weights).sum())
+
+
+def _ridge(features: np.ndarray, values: np.ndarray, num_functions: int) -> tuple[float, np.ndarray]:
+    """A constant, and coefficients of the features (`F`), of which the first, those of cycles, are kept small."""
+    center, offset = float(values.mean()), features.mean(0)
+    rest = features - offset
+    penalty = np.where(np.arange(features.shape[1]) < num_functions, RIDGE, RIDGE_OF_SLOW)
+    weights = np.linalg.solve(rest.T @ rest + np.diag(penalty), rest.T @ (values - center))
+    return center - float(offset @ weights), weights

@@ -100,3 +100,24 @@ def test_only_outputs_that_have_a_cycle_and_may_have_one_get_it():
 def test_short_series_have_none():
     assert not fit(np.arange(9.0), np.arange(9.0) % 3).periods
     assert Cycles.none(2).at(np.arange(3.0)).shape == (3, 2)
+
+
+@pytest.mark.parametrize("trend", [lambda years: 0.3 * years, lambda years: 0.03 * years**2 - np.sqrt(years)])
+def test_a_yearly_cycle_is_found_beside_a_trend_that_has_nearly_all_of_the_variance(trend):
+    random = np.random.default_rng(0)
+    weeks = 7.0 * np.arange(20 * 52)
+    cycle = 0.15 * np.sin(2 * np.pi * weeks / 365.25)
+    y = trend(weeks / 365.25) + cycle + 0.05 * random.normal(size=len(weeks))
+    y[300:340] = np.nan
+    y[random.random(len(y)) < 0.1] = np.nan
+    assert np.var(cycle) < 0.02 * np.nanvar(y)
+    found = fit(weeks, y)
+    assert found.periods[0] == 365.25
+    np.testing.assert_allclose(found.at(weeks)[:, 0], cycle, atol=0.03)
+
+
+def test_a_trend_is_no_cycle():
+    random = np.random.default_rng(0)
+    months = np.arange(240.0)
+    for _ in range(5):
+        assert not fit(months, np.exp(months / 100) + 0.02 * random.normal(size=240), is_date=False).periods
