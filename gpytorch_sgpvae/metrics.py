@@ -193,6 +193,28 @@ def _quantile_crps(components: Distribution, y: Tensor) -> Tensor:
     return 2 * scores / NUM_LEVELS
 
 
+def gaussian_crps(mean: Tensor, stddev: Tensor, y: Tensor) -> Tensor:
+    r"""
+    The continuous ranked probability score of single Gaussians, entry by entry, NaN where y is NaN:
+
+    .. math::
+
+        \mathrm{CRPS} = \mathrm E |Y - y| - \tfrac 1 2 \mathrm E |Y - Y'|
+        = \mathrm E |Y - y| - \sigma / \sqrt \pi, \qquad Y, Y' \sim \mathcal N(\mu, \sigma^2)
+
+    :param mean: :math:`\mu`.
+    :param stddev: :math:`\sigma`.
+    :param y: The true values.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae import metrics
+        >>> metrics.gaussian_crps(torch.zeros(2), torch.ones(2), torch.tensor([0.0, 3.0]))
+        tensor([0.2337, 2.4367])
+    """
+    return _mean_absolute_gaussian(mean - y, stddev.square()) - stddev / math.sqrt(math.pi)
+
+
 def _gaussian_crps(components: Distribution, y: Tensor) -> Tensor:
     means, variances = components.mean, components.variance  # (S, *T, N, P)
     num_components = means.shape[0]

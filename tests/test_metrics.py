@@ -209,6 +209,18 @@ class TestCRPS:
         expected = stddev * (z * (2 * standard.cdf(z) - 1) + 2 * standard.log_prob(z).exp() - math.pi**-0.5)
         torch.testing.assert_close(metrics.crps(prediction, y), expected.mean(0))
 
+    def test_of_gaussians_entry_by_entry_is_the_integral_of_its_definition(self, dtype):
+        mean, stddev, y = (
+            torch.tensor(value, dtype=dtype) for value in ([0.3, -1.0, 2.0], [0.5, 2.0, 0.1], [1.0, -1.0, 0.0])
+        )
+        grid = torch.linspace(-15, 15, 100_001, dtype=torch.float64).unsqueeze(-1)
+        cdf = torch.special.ndtr((grid - mean.double()) / stddev.double())
+        expected = torch.trapezoid((cdf - (grid >= y.double()).double()).square(), grid, dim=0)
+        torch.testing.assert_close(metrics.gaussian_crps(mean, stddev, y).double(), expected, rtol=1e-3, atol=1e-3)
+        assert metrics.gaussian_crps(mean, stddev, torch.full_like(y, torch.nan)).isnan().all()
+        sure = metrics.gaussian_crps(mean, 1e-6 * stddev, y)
+        torch.testing.assert_close(sure, (mean - y).abs(), atol=1e-5, rtol=1e-5)
+
     @pytest.mark.parametrize("num_draws", [4, 4000])
     def test_of_other_families_is_estimated_without_bias(self, num_draws, monkeypatch):
         """Many points average the noise out: what remains would be bias, and large with two draws a component."""

@@ -162,7 +162,7 @@ class DecoderLikelihood(Likelihood):
         """
         return Prediction.from_functions(self, function_dist, num_samples, base_samples, chunk_size)
 
-    def value_marginals(self, function_dist: MultivariateNormal) -> tuple[Tensor, Tensor]:
+    def value_marginals(self, function_dist: MultivariateNormal, asked: Tensor | None = None) -> tuple[Tensor, Tensor]:
         r"""
         Mean and variance of each of the decoder's values, without samples, for a decoder that is linear:
 
@@ -172,6 +172,8 @@ class DecoderLikelihood(Likelihood):
             \mathrm{var} \, h_{nj} = \mathbf w_j^\top \mathrm{cov}(\mathbf f_n) \, \mathbf w_j
 
         :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
+        :param asked: Which values matter (`*T x N x J`, boolean), by default all. Of the others anything finite may be
+            returned, which saves time where a strategy can do without them.
         :return: (`*T x N x J` each)
         """
         linear = linear_part(self.decoder)
@@ -180,7 +182,7 @@ class DecoderLikelihood(Likelihood):
                 "The decoder's values have known moments where it is torch.nn.Linear or PrivateLinear, got "
                 f"{type(self.decoder).__name__}: use predict."
             )
-        return _values(function_dist, linear)
+        return _values(function_dist, linear, asked)
 
     def gaussian_marginals(self, function_dist: MultivariateNormal) -> Normal:
         r"""

@@ -44,8 +44,10 @@ import torch
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
+from .._compat import is_compiling, is_in_transform
 from ..sites import GaussianSites
 from . import functions
+from .factored import FactoredPosterior
 from .functions import working_dtype
 
 
@@ -98,6 +100,10 @@ class DensePosterior(NamedTuple):
     kl_divergence: Tensor
     shift: Tensor
     variance: Tensor
+
+    def detach(self) -> DensePosterior:
+        """The same without gradients."""
+        return DensePosterior(*(tensor.detach() for tensor in self))
 
 
 def inverse_cholesky(matrix: Tensor) -> Tensor:
@@ -154,19 +160,25 @@ def dense_posterior(Kff: Tensor, sites: GaussianSites, mean: Tensor) -> DensePos
     return DensePosterior(*functions.DensePosteriorFunction.apply(Kff, precision, h))
 
 
-def entry_posterior(G: Tensor, precision: Tensor, h: Tensor) -> DensePosterior:
+def entry_posterior(G: Tensor, precision: Tensor, h: Tensor) -> DensePosterior | FactoredPosterior:
     r"""
-    The posterior of the sums :math:`\mathbf a_j^\top \mathbf f_n` that E pseudo-observations are of.
+    The posterior of the sums :math:`\mathbf a_j^\top \mathbf f_n` that E pseudo-observations are of. Where no
+    gradients are recorded, only what is asked for is computed.
 
     :param G: Their prior covariance (`*T x E x E`).
     :param precision: :math:`\lambda` (`*T x E`).
     :param h: :math:`\lambda (g - \mathbf a^\top \boldsymbol \mu)` (`*T x E`).
     """
     G = _exact_enough(G)
-    return DensePosterior(*functions.DensePosteriorFunction.apply(G, precision.to(G.dtype), h.to(G.dtype)))
+    precision, h = precision.to(G.dtype), h.to(G.dtype)
+    if torch.is_grad_enabled() or is_compiling() or is_in_transform():
+        return DensePosterior(*functions.DensePosteriorFunction.apply(G, precision, h))
+    return FactoredPosterior(G, precision, h)
 
 
-def shift_and_shrinkage(A: Tensor, posterior: WhitenedPosterior | DensePosterior) -> tuple[Tensor, Tensor]:
+def shift_and_shrinkage(
+    A: Tensor, posterior: WhitenedPosterior | DensePosterior | FactoredPosterior
+) -> tuple[Tensor, Tensor]:
     r"""
     By how much q(f*) differs from the prior in its mean, and by how much its variance is smaller (`*T x K x N`),
     computed in the dtype of A.
@@ -175,6 +187,8 @@ def shift_and_shrinkage(A: Tensor, posterior: WhitenedPosterior | DensePosterior
     :param posterior: Of the whitened inducing values, or of the function values at the context's inputs.
     """
     # A*ᵀ m, diag A*ᵀ F A*
+    if isinstance(posterior, FactoredPosterior):
+        return posterior.shift_and_shrinkage(A)
     return functions.MarginalsFunction.apply(A, posterior.weights.to(A.dtype), posterior.reduction.to(A.dtype))
 
 

@@ -14,9 +14,9 @@ from torch.autograd import Function
 
 from .._compat import cholesky_dtype, is_compiling, is_in_transform
 from .cholesky import safe_cholesky
+from .factored import FactoredPosterior
+from .products import identity_like, matvec, outer
 
-# Below this a site is as good as linear: its precision times any latent value squared is beyond float64's sight.
-SMALLEST_PRECISION = 1e-12
 # With so large a precision, in units of the prior's, dividing by it costs no more than three digits.
 LEAST_INFORMATION = 1e-3
 
@@ -162,28 +162,17 @@ class DensePosteriorFunction(Function):
 
     @staticmethod
     def forward(ctx: Any, K: Tensor, precision: Tensor, h: Tensor) -> tuple[Tensor, ...]:
-        informative = precision > SMALLEST_PRECISION
-        safe_root = torch.where(informative, precision, 1.0).sqrt()
-        W = safe_root * informative  # (..., N)
-        # h = W r + h₀, where h₀ is of the points whose precision is as good as 0
-        r, h0 = h / safe_root * informative, h * ~informative  # (..., N)
-        eye, WW = identity_like(K), outer(W, W)
-        chol = safe_cholesky(torch.addcmul(eye, WW, K))  # (..., N, N)
-        B_inv = torch.cholesky_inverse(chol)  # (..., N, N)
-        P = WW * B_inv  # (..., N, N)
-        # α = W B⁻¹ (r − W K h₀) + h₀, without a difference of large numbers for any precision
-        alpha = W * matvec(B_inv, r - W * matvec(K, h0)) + h0  # (..., N)
-        delta = matvec(K, alpha)  # (..., N)
+        posterior = FactoredPosterior(K, precision, h)
+        B_inv, P = posterior.inverse, posterior.reduction  # (..., N, N)
+        alpha, delta = posterior.weights, posterior.shift  # (..., N)
         ctx.informed = _are_informative(precision, K)
         if ctx.informed:
-            E = B_inv * outer(W, W.reciprocal())  # (..., N, N)
+            E = B_inv * outer(posterior.root, posterior.root.reciprocal())  # (..., N, N)
             variance = (1 - B_inv.diagonal(dim1=-2, dim2=-1)) / precision  # (..., N)
         else:
-            E = eye - P @ K
+            E = identity_like(K) - P @ K
             variance = (K * E).sum(-2)
-        trace = B_inv.diagonal(dim1=-2, dim2=-1).sum(-1)
-        half_log_det = chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        kl_divergence = 0.5 * (trace + (alpha * delta).sum(-1) - K.shape[-1]) + half_log_det
+        kl_divergence = posterior.kl_divergence
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(K, precision, P, E, alpha, delta)
         return alpha, P, kl_divergence, delta, variance
@@ -339,19 +328,6 @@ class JointMarginalsFunction(Function):
 def working_dtype(tensor: Tensor) -> torch.dtype:
     """What matrices are factorized in: GPyTorch's Cholesky dtype, or a wider one that is there already."""
     return torch.promote_types(tensor.dtype, cholesky_dtype())
-
-
-def matvec(matrix: Tensor, vector: Tensor) -> Tensor:
-    # the vector as a row: batches of matrix times column are several times slower on CPU
-    return (vector.unsqueeze(-2) @ matrix.mT).squeeze(-2)
-
-
-def outer(left: Tensor, right: Tensor) -> Tensor:
-    return left.unsqueeze(-1) * right.unsqueeze(-2)
-
-
-def identity_like(matrix: Tensor) -> Tensor:
-    return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
 
 def _are_informative(precision: Tensor, K: Tensor) -> bool:

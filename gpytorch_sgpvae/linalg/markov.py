@@ -51,8 +51,8 @@ from torch import Tensor
 
 from .chain import Chain, Known, MarkovPosterior, MarkovSites, MarkovStates, StateSteps
 from .columns import Layout, symmetric
-from .functions import matvec
 from .markov_gradient import MarkovPosteriorFunction
+from .products import matvec
 from .recursions import Process, answers, driven_states, enter, filter_forward
 
 # Numbers in a matrix of all columns from which more chunks would cost more than they save.

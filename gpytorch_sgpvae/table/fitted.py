@@ -121,18 +121,24 @@ class FittedTable:
             mean, variance = (torch.cat(part) for part in zip(*parts, strict=True))
             return mean, variance
         # rows without anything known are asked like those of the context: the outputs there need no latent functions
-        seen = self.as_context(x, y)
-        mean, variance = likelihood.value_marginals(self.model(seen.x, context=seen))
-        return mean[numbers], variance[numbers]
+        return self._moments_at_rows(self.as_context(x, y), (torch.as_tensor(numbers),))
 
     def _moments_of_several(self, questions: Sequence[Question]) -> tuple[Tensor, Tensor]:
         """The same of several sets of rows, one after the other, from one call of the model."""
         seen = Context.pad([(self.as_tensor(x), self.as_tensor(y)) for x, y, _, _ in questions])
-        mean, variance = self.model.likelihood.value_marginals(self.model(seen.x, context=seen))  # (T, N, J)
         counts = [len(numbers) for _, _, numbers, _ in questions]
-        rows = torch.as_tensor(np.concatenate([numbers for _, _, numbers, _ in questions]), device=mean.device)
-        tasks = torch.as_tensor(np.repeat(np.arange(len(counts)), counts), device=mean.device)
-        return mean[tasks, rows], variance[tasks, rows]
+        tasks = torch.as_tensor(np.repeat(np.arange(len(counts)), counts))
+        rows = torch.as_tensor(np.concatenate([numbers for _, _, numbers, _ in questions]))
+        return self._moments_at_rows(seen, (tasks, rows))
+
+    def _moments_at_rows(self, seen: Context, at: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Of some rows of a context, by their tasks and numbers; what only others need is not computed."""
+        likelihood: Any = self.model.likelihood
+        at = tuple(part.to(seen.x.device) for part in at)
+        asked = torch.zeros(*seen.x.shape[:-1], likelihood.decoder.out_features, dtype=torch.bool, device=seen.x.device)
+        asked[at] = True
+        mean, variance = likelihood.value_marginals(self.model(seen.x, context=seen), asked)  # (T, N, J) each
+        return mean[at], variance[at]
 
     def questions(self, context: TaskTable, places: TaskTable, rows: np.ndarray) -> Iterator[Question]:
         """
@@ -147,7 +153,6 @@ class FittedTable:
         wanted[rows] = True
         is_same = places is context
         targets = context.y - self.trend.at(context)[0]
-        new_targets = None if is_same else places.y - self.trend.at(places)[0]
         nothing = np.zeros(0, dtype=int)
         for number, task_rows in enumerate(places.rows):
             asked = task_rows[wanted[task_rows]]
@@ -157,8 +162,9 @@ class FittedTable:
             x, y = context.x[known], targets[known]
             is_asked = wanted[known] if is_same else np.zeros(len(known), dtype=bool)
             numbers = known
-            if new_targets is not None:
-                x, y = np.concatenate([x, places.x[asked]]), np.concatenate([y, new_targets[asked]])
+            if not is_same:
+                new_targets = places.y[asked] - self.trend.at(places, asked)[0]
+                x, y = np.concatenate([x, places.x[asked]]), np.concatenate([y, new_targets])
                 is_asked, numbers = np.append(is_asked, np.ones(len(asked), bool)), np.append(known, asked)
             for block in self._blocks(x, y, is_asked):
                 place = np.empty(len(x), dtype=int)  # of each row within the block

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
+from .. import metrics
 from ..training import FinishStepOnInterrupt, SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 from ..training.quiet import quiet_lightning
 from .blocks import Question, window
@@ -247,7 +248,7 @@ class Scorer:
             prediction, truth = fitted.prediction_of(table, asked, mean, variance, as_targets=True), self.truth[asked]
             targets = fitted.as_tensor(truth - fitted.trend.at(table, asked)[0] * fitted.is_gaussian)
             moments = prediction.mean, prediction.stddev
-            gaussian = gaussian_crps(*moments, targets)
+            gaussian = metrics.gaussian_crps(*moments, targets)
             others = -prediction.log_prob(targets)
             is_gaussian = torch.as_tensor(fitted.is_gaussian, device=mean.device)
             scores.append(torch.where(is_gaussian, gaussian, others))
@@ -284,13 +285,6 @@ def _some_stretches(shown: TaskTable, rows: np.ndarray, plan: Plan, random: np.r
         if total >= VALIDATION_ROWS * VALIDATION_STRETCHES:
             break
     return found
-
-
-def gaussian_crps(mean: Tensor, stddev: Tensor, y: Tensor) -> Tensor:
-    """The continuous ranked probability score of Gaussians; NaN where y is NaN."""
-    z = (y - mean) / stddev
-    density = (-0.5 * z.square()).exp() / math.sqrt(2 * math.pi)
-    return stddev * (z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
 
 
 class Monitor(Callback):

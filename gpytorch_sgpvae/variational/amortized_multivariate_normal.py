@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from gpytorch.distributions import MultivariateNormal
 from linear_operator.operators import DiagLinearOperator, LinearOperator
@@ -23,8 +25,9 @@ class AmortizedMultivariateNormal(MultivariateNormal):
 
     :param mean: (`*batch_shape x M`).
     :param covariance_matrix: (`*batch_shape x M x M`).
-    :param prior_kl: KL divergence from the :class:`AmortizedPrior` (`*batch_shape`). Distributions that GPyTorch
-        derives from this one (by indexing, say) do not know theirs: GPyTorch's own formula takes over.
+    :param prior_kl: KL divergence from the :class:`AmortizedPrior` (`*batch_shape`), or what computes it when somebody
+        asks. Distributions that GPyTorch derives from this one (by indexing, say) do not know theirs: GPyTorch's own
+        formula takes over.
     """
 
     def __init__(
@@ -32,15 +35,22 @@ class AmortizedMultivariateNormal(MultivariateNormal):
         mean: Tensor,
         covariance_matrix: Tensor | LinearOperator,
         validate_args: bool = False,
-        prior_kl: Tensor | None = None,
+        prior_kl: Tensor | Callable[[], Tensor] | None = None,
     ):
         super().__init__(mean, covariance_matrix, validate_args=validate_args)
-        self.prior_kl = prior_kl
+        self._prior_kl = prior_kl
+
+    @property
+    def prior_kl(self) -> Tensor | None:
+        """The KL divergence from the prior, None where it is not known (`*batch_shape`)."""
+        if callable(self._prior_kl):
+            self._prior_kl = self._prior_kl()
+        return self._prior_kl
 
     def expand(self, batch_size: torch.Size) -> AmortizedMultivariateNormal:
         expanded = super().expand(batch_size)
         if self.prior_kl is not None:
-            expanded.prior_kl = self.prior_kl.expand(torch.Size(batch_size))
+            expanded._prior_kl = self.prior_kl.expand(torch.Size(batch_size))
         return expanded
 
 

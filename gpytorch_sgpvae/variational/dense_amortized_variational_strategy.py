@@ -103,8 +103,7 @@ class DenseEncoding(Encoding):
 
     def detach(self) -> DenseEncoding:
         prior = AmortizedPrior(self.prior.loc.detach(), self.prior.lazy_covariance_matrix.detach())
-        posterior = DensePosterior(*(tensor.detach() for tensor in self.posterior))
-        return DenseEncoding(self.strategy, self.x.detach(), self.sites.detach(), prior, posterior)
+        return DenseEncoding(self.strategy, self.x.detach(), self.sites.detach(), prior, self.posterior.detach())
 
 
 class DenseAmortizedVariationalStrategy(AmortizedStrategy):

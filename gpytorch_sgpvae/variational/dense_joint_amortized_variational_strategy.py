@@ -22,7 +22,8 @@ from ..linalg.entries import (
     take_block,
     take_rows,
 )
-from ..linalg.functions import matvec
+from ..linalg.factored import FactoredPosterior
+from ..linalg.products import matvec
 from ..sites import GaussianSites, side_by_side
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .dense_amortized_variational_strategy import (
@@ -56,7 +57,7 @@ class DenseJointEncoding(Encoding):
     entries: Tensor | None
     prior: tuple[Tensor, Tensor]
     G: Tensor
-    posterior: DensePosterior
+    posterior: DensePosterior | FactoredPosterior
 
     @property
     def tasks(self) -> torch.Size:
@@ -110,8 +111,9 @@ class DenseJointEncoding(Encoding):
     def _projected(self, at_x: PriorAt, loadings: Tensor, asked: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
         """
         Mean and variance of the sums that the context's sites are of, at all its points (`*T x N x J` each), without
-        any K x K matrix; None for the sums by other loadings. If only informative entries are asked for (`*T x N x J`),
-        as in training, the others are those of the prior mean, with variance 0, and cost nothing.
+        any K x K matrix; None for the sums by other loadings. If only some entries are asked for (`*T x N x J`), the
+        others may be those of the prior mean, with variance 0, and cost nothing; nor do informative ones, which are all
+        that training asks for.
         """
         if not self.sites.are_of(loadings):
             return None
@@ -123,8 +125,11 @@ class DenseJointEncoding(Encoding):
                 put_back(part, self.entries, J * N) for part in (self.posterior.shift, self.posterior.variance)
             )
         else:
-            shift, shrinkage = shift_and_shrinkage(take_rows(self.G, self.entries), self.posterior)
-            variance = self.G.diagonal(dim1=-2, dim2=-1) - shrinkage
+            wanted = None if asked is None else informative_entries(asked.mT.flatten(-2))
+            cross = take_rows(take_rows(self.G, self.entries).mT, wanted).mT  # (*T, E, J N), or those asked for
+            shift, shrinkage = shift_and_shrinkage(cross, self.posterior)
+            variance = take(self.G.diagonal(dim1=-2, dim2=-1), wanted) - shrinkage
+            shift, variance = (put_back(part, wanted, J * N) for part in (shift, variance))
         shift, variance = (part.unflatten(-1, (J, N)).mT.to(at_x.mean.dtype) for part in (shift, variance))
         return at_x.mean.mT @ loadings.mT + shift, variance
 
@@ -145,8 +150,9 @@ class DenseJointEncoding(Encoding):
             return self.predict(self.x, at_x, diag=False).lazy_covariance_matrix.to_dense()
 
         covar = LazyMatrix(mean, torch.Size([*mean.shape[:-2], size, size]), covariance)
-        kl_divergence = self.posterior.kl_divergence.to(mean.dtype)
-        return AmortizedMultivariateNormal(mean.flatten(-2), covar, prior_kl=kl_divergence)
+        return AmortizedMultivariateNormal(
+            mean.flatten(-2), covar, prior_kl=lambda: self.posterior.kl_divergence.to(mean.dtype)
+        )
 
     def p_u(self) -> AmortizedPrior:
         mean, Kff = self.prior
@@ -222,7 +228,7 @@ class DenseJointEncoding(Encoding):
             self.entries,
             (self.prior[0].detach(), self.prior[1].detach()),
             self.G.detach(),
-            DensePosterior(*(tensor.detach() for tensor in self.posterior)),
+            self.posterior.detach(),
         )
 
     def _sites_in_working_dtype(self) -> GaussianSites:

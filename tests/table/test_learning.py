@@ -7,7 +7,6 @@ import logging
 import math
 from types import SimpleNamespace
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -15,7 +14,7 @@ from conftest import make_table
 
 from gpytorch_sgpvae import Context, MarkovGPVAE
 from gpytorch_sgpvae.table import SGPVAEImputer, learning
-from gpytorch_sgpvae.table.learning import PATIENCE, Budget, Monitor, for_windows, gaussian_crps, usual_minutes
+from gpytorch_sgpvae.table.learning import PATIENCE, Budget, Monitor, for_windows, usual_minutes
 
 
 class TestBudget:
@@ -174,15 +173,3 @@ class TestDenseTwin:
     def test_other_models_are_their_own(self, fitted):
         plan = type(fitted.plan)(**{**fitted.plan.to_dict(), "kind": "dense"})
         assert for_windows(fitted.model, plan) is fitted.model
-
-
-def test_crps_of_gaussians_is_the_integral_of_its_definition(dtype):
-    mean, stddev, y = (
-        torch.tensor(value, dtype=dtype) for value in ([0.3, -1.0, 2.0], [0.5, 2.0, 0.1], [1.0, -1.0, 0.0])
-    )
-    grid = torch.linspace(-15, 15, 100_001, dtype=torch.float64).unsqueeze(-1)
-    cdf = torch.special.ndtr((grid - mean.double()) / stddev.double())
-    expected = torch.trapezoid((cdf - (grid >= y.double()).double()).square(), grid, dim=0)
-    torch.testing.assert_close(gaussian_crps(mean, stddev, y).double(), expected, rtol=1e-3, atol=1e-3)
-    assert gaussian_crps(mean, stddev, torch.full_like(y, torch.nan)).isnan().all()
-    np.testing.assert_allclose(gaussian_crps(mean, 1e-6 * stddev, y), (mean - y).abs(), atol=1e-5)
