@@ -210,7 +210,7 @@ def gaussian_crps(mean: Tensor, stddev: Tensor, y: Tensor) -> Tensor:
         >>> import torch
         >>> from gpytorch_sgpvae import metrics
         >>> metrics.gaussian_crps(torch.zeros(2), torch.ones(2), torch.tensor([0.0, 3.0]))
-        tensor([0.2337, 2.4367])
+        tensor([0.2337, 2.4366])
     """
     return _mean_absolute_gaussian(mean - y, stddev.square()) - stddev / math.sqrt(math.pi)
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ..context import Context
 from ..likelihoods import DecoderLikelihood
+from ..linalg.autocorrelation import autocorrelation, private_split
+from ..linalg.factor_analysis import factor_analysis, factor_scores
 from ..linalg.kernels import GroupedKernel
-from ..linalg.starting_values import autocorrelation, factor_analysis, factor_scores, private_split
 from ..mlp import PrivateLinear, linear_part
 
 # Where the correlation of a Matérn kernel with lengthscale 1 has fallen to 1 / e.

@@ -12,7 +12,8 @@ from gpytorch.kernels import MaternKernel
 from torch import Tensor
 
 from ..context import Context
-from ..linalg.starting_values import FactorAnalysis, autocorrelation, factor_analysis, factor_scores, private_split
+from ..linalg.autocorrelation import autocorrelation, private_split
+from ..linalg.factor_analysis import FactorAnalysis, factor_analysis, factor_scores
 from ..models import AmortizedModel
 from .model import matern_of
 from .outputs import Outputs

@@ -10,16 +10,15 @@ import torch
 from oracles import log_normal_density
 from torch import Tensor
 
-from gpytorch_sgpvae.linalg.starting_values import (
+from gpytorch_sgpvae.linalg.autocorrelation import autocorrelation, private_split
+from gpytorch_sgpvae.linalg.factor_analysis import (
     MAX_ROWS,
     PRIOR_NOISE_SHARE,
     PRIOR_ROWS,
     SMALL_LOADING,
     FactorAnalysis,
-    autocorrelation,
     factor_analysis,
     factor_scores,
-    private_split,
 )
 
 # The correlation of a Matérn-3/2 kernel falls to exp(-1) at 1.24 lengthscales.
