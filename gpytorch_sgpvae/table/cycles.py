@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from sklearn.preprocessing import SplineTransformer
@@ -72,45 +72,35 @@ class Cycles:
             return nothing
         step = float(np.median(np.diff(different)))
         periods = find_periods(times, y[:, wanted], step, is_date)
-        if not periods:
-            return nothing
-        harmonics = [int(np.clip(period / (FEWEST_STEPS * step), 1, MOST_HARMONICS)) for period in periods]
-        draft = cls(periods, harmonics, np.zeros((0, y.shape[1])))
-        slow = _slow_changes(times, SLOWNESS * max(periods))
-        waves = draft._features(times)  # (N, F)
-        features = np.concatenate([waves, slow], 1)  # (N, F + knots)
-        num_functions = waves.shape[1]
-        stretch = np.ptp(times) / NUM_STRETCHES
-        odd = np.floor((times - times.min()) / stretch).astype(int) % 2 == 1
-        coefficients = np.zeros((num_functions, y.shape[1]))
-        for p in np.flatnonzero(wanted):
+        slow = _slow_changes(times, SLOWNESS * max(periods, default=1.0))
+        kept = nothing
+        none = least = np.minimum(*(_left_over(nothing, times, y, changes) for changes in (slow, slow[:, :0])))
+        for period in sorted(periods, key=lambda period: period == YEAR):  # a year may matter to days alone
+            number = int(np.clip(period / (FEWEST_STEPS * step), 1, MOST_HARMONICS))
+            trial = cls([*kept.periods, period], [*kept.harmonics, number], nothing.coefficients)
+            left = _left_over(trial, times, y, slow)
+            if (left < (1 - LEAST_GAIN) * least)[wanted].any():
+                kept, least = trial, np.minimum(left, least)
+        features = np.concatenate([kept._features(times), slow], 1)  # (N, F + knots)
+        coefficients = np.zeros((kept.num_functions, y.shape[1]))
+        helped = _left_over(kept, times, y, slow) < (1 - LEAST_GAIN) * none
+        for p in np.flatnonzero(wanted & helped):
             known = ~np.isnan(y[:, p])
-            values = np.where(known, y[:, p], 0.0)
-            halves = [known & odd, known & ~odd]
-            if min(half.sum() for half in halves) < 2 * features.shape[1]:
-                continue
-            unexplained = total = 0.0
-            for fitted, other in (halves, halves[::-1]):
-                unexplained += _error(features, values, fitted, other, num_functions)
-                total += min(
-                    _error(slow, values, fitted, other, 0), np.square(values[other] - values[fitted].mean()).sum()
-                )
-            if unexplained < (1 - LEAST_GAIN) * total:
-                coefficients[:, p] = _ridge(features[known], values[known], num_functions)[1][:num_functions]
-        return cls(periods, harmonics, coefficients) if coefficients.any() else nothing
+            coefficients[:, p] = _ridge(features[known], y[known, p], len(coefficients))[1][: len(coefficients)]
+        return replace(kept, coefficients=coefficients) if coefficients.any() else nothing
 
     @property
     def num_functions(self) -> int:
         """Functions of time, for each of which there is a coefficient: F."""
-        return self._features(np.zeros(1)).shape[1] if self.periods else 0
+        return self._features(np.zeros(1)).shape[1]
 
     def at(self, times: np.ndarray) -> np.ndarray:
         """The cycles at some times (`N x P`)."""
-        if not self.periods:
-            return np.zeros((len(times), self.coefficients.shape[1]))
         return self._features(times) @ self.coefficients
 
     def _features(self, times: np.ndarray) -> np.ndarray:
+        if not self.periods:
+            return np.zeros((len(times), 0))
         waves = [_waves(times, period, number) for period, number in zip(self.periods, self.harmonics, strict=True)]
         if DAY in self.periods and YEAR in self.periods:
             day, year = waves[self.periods.index(DAY)], waves[self.periods.index(YEAR)][:, :2]
@@ -211,12 +201,28 @@ def _without_slow_changes(times: np.ndarray, values: np.ndarray, span: float) ->
     return values - center - slow @ weights
 
 
-def _error(
-    features: np.ndarray, values: np.ndarray, fitted: np.ndarray, other: np.ndarray, num_functions: int
-) -> float:
-    """The sum of squares that functions fitted to some rows leave of others."""
-    center, weights = _ridge(features[fitted], values[fitted], num_functions)
-    return float(np.square(values[other] - center - features[other] @ weights).sum())
+def _left_over(cycles: Cycles, times: np.ndarray, y: np.ndarray, slow: np.ndarray) -> np.ndarray:
+    """
+    The sum of squares that cycles and slow changes leave of stretches that they were not fitted to (`P`), infinite for
+    outputs with too few entries.
+
+    :param cycles: Their periods.
+    :param times: Numbers, or days (`N`).
+    :param y: Targets; NaN is missing (`N x P`).
+    :param slow: Slow changes (`N x knots`).
+    """
+    features = np.concatenate([cycles._features(times), slow], 1)
+    odd = np.floor((times - times.min()) / (np.ptp(times) / NUM_STRETCHES)).astype(int) % 2 == 1
+    result = np.zeros(y.shape[1])
+    for p in range(y.shape[1]):
+        known = ~np.isnan(y[:, p])
+        for fitted, other in ((known & odd, known & ~odd), (known & ~odd, known & odd)):
+            if fitted.sum() < 2 * features.shape[1]:
+                result[p] = np.inf
+                break
+            center, weights = _ridge(features[fitted], y[fitted, p], cycles.num_functions)
+            result[p] += np.square(y[other, p] - center - features[other] @ weights).sum()
+    return result
 
 
 def _ridge(features: np.ndarray, values: np.ndarray, num_functions: int) -> tuple[float, np.ndarray]:
