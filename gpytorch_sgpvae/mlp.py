@@ -112,6 +112,7 @@ class PrivateLinear(torch.nn.Module):
     :param num_private: Number of private latent functions I of each output.
 
     :ivar torch.Tensor weight: All weights as one matrix (`P x (K + I P)`).
+    :ivar tuple owners: The output that each latent function is private to, or -1 for a shared one.
 
     Example:
         >>> import torch
@@ -128,6 +129,7 @@ class PrivateLinear(torch.nn.Module):
         self.private = torch.nn.Parameter(torch.full((num_outputs, num_private), 0.3))
         self.num_shared, self.out_features = num_shared, num_outputs
         self.in_features = num_shared + num_private * num_outputs
+        self.owners = (*[-1] * num_shared, *list(range(num_outputs)) * num_private)
 
     @property
     def weight(self) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -31,6 +31,9 @@ class GaussianSites:
     :param precision: :math:`\lambda_{nj} \geq 0` (`*T x J x N`).
     :param loadings: :math:`\mathbf a_j`, the rows of a matrix (`J x K`, or anything that broadcasts to
         `*T x N x J x K`); None is the identity.
+    :param owners: For each latent function the number j of the only pseudo-observation that it may have a loading in,
+        or -1 if it is shared; all other loadings of a function with an owner are zero and stay so. None: all are
+        shared. Strategies that know private functions by it may marginalize them.
 
     Example:
         >>> import torch
@@ -49,6 +52,7 @@ class GaussianSites:
     precision_mean: Tensor
     precision: Tensor
     loadings: Tensor | None = None
+    owners: tuple[int, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.precision_mean.shape != self.precision.shape:
@@ -61,19 +65,27 @@ class GaussianSites:
                 f"loadings of shape {tuple(self.loadings.shape)} do not fit precisions of shape "
                 f"{tuple(self.precision.shape)}, (*T, J, N): expected (J, K), or (*T, N, J, K)."
             )
+        if self.owners is not None and (self.loadings is None or len(self.owners) != self.loadings.shape[-1]):
+            raise ValueError(
+                f"Got owners of {len(self.owners)} latent functions, but loadings "
+                f"{'that are None' if self.loadings is None else f'of shape {tuple(self.loadings.shape)}'}: expected "
+                "(J, K) and an owner, or -1, for each of the K."
+            )
 
     @property
     def shape(self) -> torch.Size:
         return self.precision.shape
 
     def detach(self) -> GaussianSites:
-        loadings = None if self.loadings is None else self.loadings.detach()
-        return GaussianSites(self.precision_mean.detach(), self.precision.detach(), loadings)
+        return self._mapped(Tensor.detach)
 
     def double(self) -> GaussianSites:
         """The same in float64."""
-        loadings = None if self.loadings is None else self.loadings.double()
-        return GaussianSites(self.precision_mean.double(), self.precision.double(), loadings)
+        return self.to(torch.float64)
+
+    def to(self, dtype: torch.dtype) -> GaussianSites:
+        """The same in another dtype."""
+        return self._mapped(lambda tensor: tensor.to(dtype))
 
     def point_precision(self) -> Tensor:
         r"""
@@ -112,7 +124,7 @@ class GaussianSites:
             if self.shape != other.shape:
                 self._raise_other_points(other)
             precision_mean, precision = self.precision_mean + other.precision_mean, self.precision + other.precision
-            return GaussianSites(precision_mean, precision, self.loadings)
+            return GaussianSites(precision_mean, precision, self.loadings, self.owners or other.owners)
         ours, theirs = self.explicit_loadings(), other.explicit_loadings()
         if ours.shape[-1] != theirs.shape[-1]:
             raise ValueError(
@@ -135,13 +147,18 @@ class GaussianSites:
         """The same for each of many tasks, as sites of a larger shape."""
         if self.shape == torch.Size(shape):
             return self
-        return GaussianSites(self.precision_mean.expand(shape), self.precision.expand(shape), self.loadings)
+        precision_mean, precision = self.precision_mean.expand(shape), self.precision.expand(shape)
+        return replace(self, precision_mean=precision_mean, precision=precision)
 
     def explicit_loadings(self) -> Tensor:
         """The loadings, also where they are the identity (`J x K`, or more)."""
         if self.loadings is not None:
             return self.loadings
         return torch.eye(self.shape[-2], dtype=self.precision.dtype, device=self.precision.device)
+
+    def _mapped(self, function: Callable[[Tensor], Tensor]) -> GaussianSites:
+        loadings = None if self.loadings is None else function(self.loadings)
+        return GaussianSites(function(self.precision_mean), function(self.precision), loadings, self.owners)
 
     def _raise_other_points(self, other: GaussianSites) -> None:
         raise ValueError(
@@ -156,16 +173,28 @@ def side_by_side(parts: Sequence[GaussianSites]) -> GaussianSites:
     pseudo-observations than others get further ones that say nothing.
     """
     first, *others = (part.loadings for part in parts)
+    owners = next((part.owners for part in parts if part.owners is not None), None)
     if all(loadings is None or loadings.dim() == 2 for loadings in (first, *others)) and all(
         _are_equal(first, other) for other in others
     ):
         loadings = first
     else:
-        J = max(part.shape[-2] for part in parts)
+        J, owners = max(part.shape[-2] for part in parts), None
         parts = [_with_as_many(part, J) for part in parts]
         loadings = torch.cat([part.explicit_loadings() for part in parts], dim=-3)
     precision_mean = torch.cat([part.precision_mean for part in parts], dim=-1)
-    return GaussianSites(precision_mean, torch.cat([part.precision for part in parts], dim=-1), loadings)
+    return GaussianSites(precision_mean, torch.cat([part.precision for part in parts], dim=-1), loadings, owners)
+
+
+def owners_of(loadings: Tensor) -> tuple[int, ...] | None:
+    """
+    The owners of latent functions that at most one pseudo-observation has a loading of, by the loadings' values: for
+    loadings that will not change (`J x K`). None where there are other loadings for each point.
+    """
+    if loadings.dim() > 2:
+        return None
+    is_private = (loadings != 0).sum(-2) <= 1  # (K,)
+    return tuple(torch.where(is_private, loadings.abs().argmax(-2), -1).tolist())
 
 
 def _with_as_many(sites: GaussianSites, J: int) -> GaussianSites:

@@ -1,7 +1,16 @@
 import pytest
 import torch
 
-from gpytorch_sgpvae import FreeFormSites, GaussianSites
+from gpytorch_sgpvae import (
+    Context,
+    DecoderLikelihood,
+    FreeFormSites,
+    GaussianObservations,
+    GaussianSites,
+    JointFactorNet,
+    PrivateLinear,
+)
+from gpytorch_sgpvae.sites import owners_of, side_by_side
 
 
 def test_the_sum_is_the_product_of_the_gaussians():
@@ -115,3 +124,36 @@ class TestLoadings:
     def test_free_form_sites_refuse_them_instead_of_forgetting_them(self):
         with pytest.raises(ValueError, match=r"loadings.*refine"):
             FreeFormSites.from_sites(self.make())
+
+
+class TestOwners:
+    """Private latent functions, which at most one pseudo-observation has a loading of."""
+
+    loadings = torch.tensor([[1.0, 2.0, 0.0, 0.0], [3.0, 0.0, 4.0, 0.0]])
+
+    def make(self, owners=(-1, 0, 1, 0)):
+        return GaussianSites(torch.zeros(2, 5), torch.ones(2, 5), self.loadings, owners)
+
+    def test_are_read_off_loadings_that_will_not_change(self):
+        assert owners_of(self.loadings) == (-1, 0, 1, 0)
+        assert owners_of(self.loadings.expand(5, 2, 4)) is None
+
+    def test_stay_while_the_loadings_do(self):
+        sites = self.make()
+        for same in (sites.double(), sites.detach(), sites.expand((3, 2, 5)), sites + sites):
+            assert same.owners == sites.owners
+        assert side_by_side([sites, sites]).owners == sites.owners
+        other = GaussianSites(torch.zeros(2, 5), torch.ones(2, 5), torch.ones(2, 4))
+        assert (sites + other).owners is None
+        assert side_by_side([sites, other]).owners is None
+
+    def test_must_be_one_for_each_latent_function(self):
+        with pytest.raises(ValueError, match=r"owners of 3 latent functions.*\(2, 4\)"):
+            self.make((-1, 0, 1))
+
+    def test_a_network_knows_them_from_its_decoder(self):
+        network = JointFactorNet(3, 5)
+        context = Context(torch.rand(4, 1), torch.randn(4, 3))
+        assert network(context).owners is None
+        network.tie(DecoderLikelihood(PrivateLinear(2, 3, 1), GaussianObservations(3)))
+        assert network(context).owners == (-1, -1, 0, 1, 2)

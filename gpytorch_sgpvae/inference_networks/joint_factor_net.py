@@ -117,7 +117,12 @@ class JointFactorNet(InferenceNetwork):
         # a factor beyond e^±8 would make an equality constraint of a site, or nothing at all
         precision = precision * (8 * torch.tanh(log_factor / 8)).exp()
         means = values + shift if bias is None else values - bias + shift
-        return GaussianSites((precision * means).mT, precision.mT, loadings)
+        return GaussianSites((precision * means).mT, precision.mT, loadings, self._owners)
+
+    @property
+    def _owners(self) -> tuple[int, ...] | None:
+        """The decoder's values that latent functions are private to, if it has such functions."""
+        return getattr(linear_part(self._tied[0].decoder), "owners", None) if self._tied else None
 
     def _linear_model(self, context: Context) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """Loadings (`J x K`), bias (`J`), and what the observed outputs say before any correction (`*T x N x J`)."""

@@ -155,7 +155,7 @@ def dense_posterior(Kff: Tensor, sites: GaussianSites, mean: Tensor) -> DensePos
     :param sites: (`*T x K x N`).
     :param mean: The prior mean :math:`\mu_f` (`*T x K x N`).
     """
-    Kff = _exact_enough(Kff)  # (*T, K, N, N)
+    Kff = exact_enough(Kff)  # (*T, K, N, N)
     precision, h = sites.precision.to(Kff.dtype), sites.seen_by(mean).to(Kff.dtype)  # (*T, K, N)
     return DensePosterior(*functions.DensePosteriorFunction.apply(Kff, precision, h))
 
@@ -169,7 +169,7 @@ def entry_posterior(G: Tensor, precision: Tensor, h: Tensor) -> DensePosterior |
     :param precision: :math:`\lambda` (`*T x E`).
     :param h: :math:`\lambda (g - \mathbf a^\top \boldsymbol \mu)` (`*T x E`).
     """
-    G = _exact_enough(G)
+    G = exact_enough(G)
     precision, h = precision.to(G.dtype), h.to(G.dtype)
     if torch.is_grad_enabled() or is_compiling() or is_in_transform():
         return DensePosterior(*functions.DensePosteriorFunction.apply(G, precision, h))
@@ -217,7 +217,7 @@ def root_of_rounded(K: Tensor) -> Tensor:
     return psd_safe_cholesky(K + torch.diag_embed(jitter * K.diagonal(dim1=-2, dim2=-1)))
 
 
-def _exact_enough(K: Tensor) -> Tensor:
+def exact_enough(K: Tensor) -> Tensor:
     """
     A covariance matrix in the working dtype. One that was rounded on its way, to float32, may have lost its
     definiteness by up to N ϵ times its diagonal, which precisions of a million would turn into a B that has none:

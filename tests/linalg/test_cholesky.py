@@ -4,8 +4,8 @@ import pytest
 import torch
 from linear_operator.utils.errors import NanError, NotPSDError
 
-from gpytorch_sgpvae import SGPVAE
-from gpytorch_sgpvae.linalg.cholesky import safe_cholesky
+from gpytorch_sgpvae import GPVAE, SGPVAE
+from gpytorch_sgpvae.linalg.cholesky import safe_cholesky, safe_root
 
 
 def test_the_factor_of_a_covariance_is_torchs(dtype):
@@ -40,3 +40,17 @@ def test_coincident_inducing_points_need_no_distance(dtype):
     loss = model.loss((torch.rand(5, 1, dtype=dtype), torch.randn(5, 3, dtype=dtype)))
     loss.backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_root_of_a_singular_covariance_is_one(dtype):
+    factor = torch.randn(2, 5, 3, dtype=dtype)
+    root = safe_root(factor @ factor.mT)
+    torch.testing.assert_close(root @ root.mT, factor @ factor.mT)
+
+
+def test_a_broken_parameter_of_shared_functions_says_where_to_look_too():
+    model = GPVAE(8, 2, network="jointfactornet", num_private=1)
+    with torch.no_grad():
+        model.model.covar_module.kernels[0].raw_lengthscale.fill_(torch.nan)
+    with pytest.raises(NanError, match="a parameter of the kernel"):
+        model.elbo((torch.rand(5, 1), torch.randn(5, 8)))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpytorch_sgpvae import GPVAE, DenseJointAmortizedVariationalStrategy
-from gpytorch_sgpvae.variational.dense_joint_amortized_variational_strategy import DenseJointEncoding
+from gpytorch_sgpvae.linalg.entry_posterior import EntryPosterior
 
 
 @pytest.mark.parametrize("hide", [0.0, 0.5])
@@ -16,9 +16,9 @@ def test_entries_that_nobody_asks_for_change_neither_the_bound_nor_its_gradient(
     model = GPVAE(3, 2, network="jointfactornet", decoder=torch.nn.Linear(2, 3)).double()
     x, y = torch.rand(6, 1, dtype=torch.float64), torch.randn(4, 6, 3, dtype=torch.float64)
     y[torch.rand(y.shape) < 0.3] = torch.nan
-    covers, answers, results = DenseJointEncoding._covers, [], []
+    covers, answers, results = EntryPosterior._covers, [], []
     for answer in (lambda *args: answers.append(covers(*args)) or answers[-1], lambda *args: False):
-        monkeypatch.setattr(DenseJointEncoding, "_covers", answer)
+        monkeypatch.setattr(EntryPosterior, "_covers", answer)
         torch.manual_seed(1)
         loss = model.loss((x, y), hide=hide)
         results.append([loss, *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)])

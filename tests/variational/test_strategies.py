@@ -100,6 +100,24 @@ class TestDenseJointWithoutLoadings(TestDenseJoint):
     create_network = StrategyCase.create_network
 
 
+class OneOwnFunction(JointFactorNet):
+    """A network whose last latent function is private to the first output."""
+
+    def forward(self, context):
+        sites = super().forward(context)
+        mask = torch.ones_like(sites.loadings)
+        mask[1:, -1] = 0
+        owners = (*[-1] * (self.num_latents - 1), 0)
+        return GaussianSites(sites.precision_mean, sites.precision, sites.loadings * mask, owners)
+
+
+class TestDenseJointWithPrivateFunctions(TestDenseJoint):
+    def create_network(self, num_outputs, num_latents, activation=torch.nn.Tanh):
+        if num_latents is None:
+            return super().create_network(num_outputs, num_latents, activation)
+        return perturbed(OneOwnFunction(num_outputs, num_latents, (8,), activation))
+
+
 class TestMarkov(TestJoint):
     refuses = frozenset({"chunks", "dense forward"})
     num_choleskies = 0
