@@ -59,14 +59,20 @@ class ArrowTable:
             if pyarrow.types.is_null(plain):
                 plain = kind = pyarrow.array(list(values)).type
             if pyarrow.types.is_integer(plain):
-                values = [round(float(value)) for value in values]
+                values = np.round(np.asarray(values, dtype=float)).astype(int).tolist()
             try:
-                new = np.full(len(column), None, dtype=object)
-                new[numbers] = list(values)
                 is_new = np.zeros(len(column), dtype=bool)
                 is_new[numbers] = True
                 is_decimal = pyarrow.types.is_decimal(plain)
-                cells = pyarrow.array(new.tolist(), type=None if is_decimal else plain).cast(plain, safe=not is_decimal)
+                if pyarrow.types.is_floating(plain) or pyarrow.types.is_integer(plain):
+                    new = np.zeros(len(column), dtype=int if pyarrow.types.is_integer(plain) else float)
+                    new[numbers] = values
+                    cells = pyarrow.array(new, mask=~is_new)
+                else:
+                    objects = np.full(len(column), None, dtype=object)
+                    objects[numbers] = list(values)
+                    cells = pyarrow.array(objects.tolist(), type=None if is_decimal else plain)
+                cells = cells.cast(plain, safe=not is_decimal)
                 known = column.cast(plain).combine_chunks()
                 result = pyarrow.compute.if_else(pyarrow.array(is_new), cells, known)
                 result = result.dictionary_encode().cast(kind) if plain is not kind else result

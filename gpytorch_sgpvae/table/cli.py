@@ -17,13 +17,14 @@ from typing import Any
 
 import pandas as pd
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 
 from ..training import TrainingStoppedError
 from .cells import Reading
 from .errors import TableError, TableWarning, listed
 from .families.label_columns import CategoryColumn
 from .files import PIPE, check_room, check_source, check_target, frame_to_bytes, write_bytes
-from .imputer import SGPVAEImputer
+from .imputer import SAMPLE_ROWS, SGPVAEImputer
 from .lossless import FileTable, Roles, is_whole, read_file, with_whole_numbers
 from .options import make_parser
 from .storage import check_folder
@@ -72,9 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except MemoryError:
             status, message = 1, "There is not enough memory for this table: take fewer rows, or a larger computer."
         except KeyboardInterrupt:
-            status, message = INTERRUPTED, "Interrupted: nothing was written."
+            status, message = INTERRUPTED, f"Interrupted: {options.kept}."
         except Terminated:
-            status, message = TERMINATED, "Ended by SIGTERM: nothing was written."
+            status, message = TERMINATED, f"Ended by SIGTERM: {options.kept}."
     if message is not None:
         print(f"sgpvae: {message}", file=sys.stderr)
     if not options.quiet:
@@ -106,14 +107,29 @@ def _fit(options: argparse.Namespace) -> None:
         compare=not options.no_comparison,
         seed=options.seed,
         device=options.device,
+        devices=options.devices,
+        num_nodes=options.num_nodes,
         progress=not options.quiet,
     )
-    imputer.fit(_read(options, options.table, roles).frame).save(options.output)
+    if options.table == PIPE and options.devices * options.num_nodes > 1:
+        raise TableError("Several processes cannot read one pipe: give the name of a file or a folder.")
+    if os.path.isdir(options.table) or options.sample_rows is not None:
+        _check_reading(options)
+        imputer.fit_dataset(options.table, options.sample_rows or SAMPLE_ROWS)
+    else:
+        imputer.fit(_read(options, options.table, roles).frame)
+    if rank_zero_only.rank > 0:  # of several processes, the first tells and saves
+        return
+    imputer.save(options.output)
     facts = {"model": str(options.output), "families": imputer.families_, **_comparison(imputer.comparison_)}
     _tell(options, facts, f"Saved {options.output}.")
 
 
 def _impute(options: argparse.Namespace) -> None:
+    if os.path.isdir(options.table) or os.path.isdir(options.output) or options.output.endswith(("/", os.sep)):
+        return _impute_dataset(options)
+    if options.workers > 1 or options.scheduler is not None:
+        raise TableError("Workers share the partitions of a folder: for one file, leave --workers and --scheduler out.")
     check_source(options.table)
     check_target(options.output)
     imputer = _load(options)
@@ -123,6 +139,20 @@ def _impute(options: argparse.Namespace) -> None:
     counts = {name: int(filled[f"{name}_filled"].sum()) for name in imputer.families_}
     text = f"Filled {listed(f'{count} of {name}' for name, count in counts.items())}: {options.output}."
     _tell(options, {"output": options.output, "filled": counts}, text)
+
+
+def _impute_dataset(options: argparse.Namespace) -> None:
+    _check_reading(options)
+    imputer = _load(options)
+    imputer.progress = not options.quiet
+    options.kept = "finished partitions are kept, and the same command goes on with the others"
+    done = imputer.impute_dataset(options.table, options.output, workers=options.workers, scheduler=options.scheduler)
+    counts = {name: int(done[f"{name}_filled"].sum()) for name in imputer.families_}
+    skipped = int(done["skipped"].sum())
+    text = f"Filled {listed(f'{count} of {name}' for name, count in counts.items())}: {options.output}"
+    there = f", where {skipped} of {len(done)} partitions were already" if skipped else ""
+    facts = {"output": options.output, "filled": counts, "partitions": len(done), "skipped": skipped}
+    _tell(options, facts, f"{text}{there}.")
 
 
 def _predict(options: argparse.Namespace) -> None:
@@ -180,6 +210,17 @@ RUNS = {"fit": _fit, "impute": _impute, "predict": _predict, "score": _score, "r
 def _read(options: argparse.Namespace, source: str, roles: Roles, is_places: bool = False) -> FileTable:
     reading = Reading(options.na, options.decimal, options.day_first)
     return read_file(source, roles, reading, options.sep, options.encoding, is_places)
+
+
+def _check_reading(options: argparse.Namespace) -> None:
+    """Raise if options are given that only tables that are read whole have."""
+    defaults = {"na": None, "sep": None, "encoding": None, "decimal": ".", "day_first": None}
+    given = [name for name, usual in defaults.items() if getattr(options, name) != usual]
+    if given:
+        raise TableError(
+            f"--{given[0].replace('_', '-')} is for a CSV file that fits into memory: a data set is read as pyarrow "
+            "reads it. Write it as Parquet files, with types and empty cells."
+        )
 
 
 def _load(options: argparse.Namespace) -> SGPVAEImputer:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 
 from ..utils.seeds import derive_seed, seeded
 from .calibration import Calibration
@@ -28,6 +30,9 @@ from .starting import start
 from .trend import Trend
 
 logger = logging.getLogger(__name__)
+
+# A further sample, by its number, as a reader reads it; None where there is none.
+FurtherSamples = Callable[[TableReader, int], "TaskTable | None"]
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,14 @@ class Settings:
     device: str | torch.device | None
     dtype: str | torch.dtype
     progress: bool
+    devices: int
+    num_nodes: int
 
     def __post_init__(self) -> None:
+        for name in ("devices", "num_nodes"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+                raise TableError(f"{name} must be a whole number from 1, got {value!r}.")
         for name in ("num_latents", "num_inducing", "batch_size", "max_epochs"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
@@ -73,12 +84,13 @@ def check_seed(seed: Any) -> None:
         raise TableError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")
 
 
-def fit_table(frame: pd.DataFrame, settings: Settings) -> FittedTable:
+def fit_table(frame: pd.DataFrame, settings: Settings, further: FurtherSamples | None = None) -> FittedTable:
     """
     Learn from a table.
 
     :param frame: With all input and output columns, and that of the task.
     :param settings: How.
+    :param further: What later epochs are trained on, by their numbers from 1, if the table is a sample of a larger one.
     """
     reader = TableReader.fit(
         frame,
@@ -98,7 +110,7 @@ def fit_table(frame: pd.DataFrame, settings: Settings) -> FittedTable:
     trend = Trend.fit(reader.inputs, reader.outputs, plan, shown, settings.seed)
     with seeded(derive_seed("table", settings.seed)):
         fitted = _started(reader, plan, trend, shown, settings)
-        return _trained(fitted, frame, table, hidden, settings)
+        return _trained(fitted, frame, table, hidden, settings, further)
 
 
 def _started(reader: TableReader, plan: Plan, trend: Trend, shown: TaskTable, settings: Settings) -> FittedTable:
@@ -118,7 +130,12 @@ def _started(reader: TableReader, plan: Plan, trend: Trend, shown: TaskTable, se
 
 
 def _trained(
-    fitted: FittedTable, frame: pd.DataFrame, table: TaskTable, hidden: np.ndarray, settings: Settings
+    fitted: FittedTable,
+    frame: pd.DataFrame,
+    table: TaskTable,
+    hidden: np.ndarray,
+    settings: Settings,
+    further: FurtherSamples | None,
 ) -> FittedTable:
     """The same after training, with intervals as wide as held-out entries demand, and compared with simpler ways."""
     minutes = usual_minutes(len(frame)) if settings.max_minutes is None else settings.max_minutes
@@ -131,13 +148,16 @@ def _trained(
         minutes,
         settings.seed,
         settings.progress,
+        None if further is None else partial(further, fitted.reader),
+        settings.devices,
+        settings.num_nodes,
     )
     shown = replace(table, y=np.where(hidden, np.nan, table.y))
     fitted = calibrated(fitted.with_(history=pd.DataFrame(history)), table, shown, hidden)
     _warn(distant_points(fitted, table))
     _warn(fitted.calibration.warning)
     fitted = fitted.with_(evidence=evidence_of(fitted, shown, settings.seed))
-    if not settings.compare:
+    if not settings.compare or rank_zero_only.rank > 0:  # of several processes, the first is enough
         return fitted
     task = None if fitted.reader.task is None else fitted.reader.task.name
     inputs = [column.name for column in fitted.reader.inputs]

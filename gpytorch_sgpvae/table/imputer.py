@@ -27,6 +27,8 @@ from .summaries import overall, score, summarize
 
 # Predictions of more rows take long enough for a progress bar.
 MOST_ROWS_WITHOUT_BAR = 5000
+# Rows of a sample of a data set that is larger than memory.
+SAMPLE_ROWS = 100_000
 
 
 class SGPVAEImputer(TransformerMixin, BaseEstimator):
@@ -83,6 +85,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     :param seed: Seed of everything random: the same table and seed give the same model and the same predictions.
     :param device: By default the CPU.
     :param dtype: Type of the computations, `torch.float64` or `torch.float32`.
+    :param devices: Processes on this machine that share the training, see :doc:`/docs/large_tables`.
+    :param num_nodes: Machines that share it.
     :param progress: Whether `fit`, and predictions of more than 5000 rows, show a progress bar.
 
     :ivar families\_: The family of each output, by its name.
@@ -126,6 +130,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         seed: int = 0,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype = torch.float64,
+        devices: int = 1,
+        num_nodes: int = 1,
         progress: bool = True,
     ):
         self.inputs = inputs
@@ -143,6 +149,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         self.seed = seed
         self.device = device
         self.dtype = dtype
+        self.devices = devices
+        self.num_nodes = num_nodes
         self.progress = progress
 
     def fit(self, df: pd.DataFrame, y: None = None) -> SGPVAEImputer:
@@ -153,6 +161,48 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param y: Not used.
         """
         return self._take(fit_table(df, Settings(**self.get_params(deep=False))))
+
+    def fit_dataset(self, source: Any, sample_rows: int = SAMPLE_ROWS) -> SGPVAEImputer:
+        """
+        Learn from a data set that is larger than memory. What is learnt of columns, the trend, where the model starts,
+        intervals and the comparison with simpler ways come from a sample, and each epoch of training has another. A
+        sample is of up to 32 partitions (files, or row groups of large ones), drawn at random, and of each has whole
+        tasks, drawn at random; where most tasks lie in several partitions, or there are none, stretches of time. Needs
+        the extra `arrow`.
+
+        :param source: A folder, a file, a list of files, or a :class:`pyarrow.dataset.Dataset`: Parquet or CSV.
+        :param sample_rows: Rows of a sample, about. A data set with no more rows is fitted as the table that it is.
+        """
+        from .large.fit import fit_dataset
+
+        return self._take(fit_dataset(source, Settings(**self.get_params(deep=False)), sample_rows))
+
+    def impute_dataset(
+        self,
+        source: Any,
+        target: str | Path,
+        intervals: bool = True,
+        workers: int = 1,
+        scheduler: str | None = None,
+    ) -> pd.DataFrame:
+        """
+        Fill the holes of a data set that is larger than memory, partition by partition, into Parquet files of the same
+        names in another folder. Each is written whole or not at all; begun again, it goes on with those that are
+        missing, or whose rows or model have changed. The rows of a task that lies in several partitions are filled
+        together; a long series that goes on from one partition to the next is filled with 1000 rows of each series on
+        either side. Needs the extra `arrow`, and `distributed` for several workers.
+
+        :param source: As for :meth:`fit_dataset`.
+        :param target: Folder for the filled partitions.
+        :param intervals: Whether to add the columns that :meth:`transform` adds with intervals.
+        :param workers: Processes on this machine, by Dask if there are several.
+        :param scheduler: Address of a Dask scheduler, such as `tcp://10.0.0.1:8786`, whose workers see the same files,
+            instead of workers on this machine.
+        :return: A row for each partition: its name, rows, whether it was there already, seconds, and holes filled.
+        """
+        from .large.impute import impute_dataset
+
+        return impute_dataset(self.fitted_, source, target, intervals, self.seed, self.progress, workers, scheduler)
 
     @property
     def comparison_(self) -> pd.DataFrame:

@@ -6,13 +6,16 @@ import logging
 import math
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import gpytorch
 import numpy as np
 import torch
+import torch.distributed
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -22,6 +25,7 @@ from .. import metrics
 from ..training import FinishStepOnInterrupt, SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 from ..training.quiet import quiet_lightning
 from .blocks import Question, window
+from .epochs import EpochLoader, EpochWindows
 from .errors import TableWarning
 from .fitted import FittedTable
 from .model import for_windows, network_of
@@ -65,16 +69,23 @@ class Budget:
 
     :param num_steps: Steps of the whole training.
     :param minutes: Minutes of it, at the most.
+    :param told: Minutes since it began by the clock of the first of several processes, which must agree.
     """
 
     num_steps: int
     minutes: float
     step: int = 0
     began: float | None = None
+    told: float | None = None
 
     @property
     def elapsed(self) -> float:
         """Minutes since it began, 0 before."""
+        return self.measured if self.told is None else self.told
+
+    @property
+    def measured(self) -> float:
+        """The same by the clock of this process."""
         return 0.0 if self.began is None else (time.monotonic() - self.began) / 60
 
     @property
@@ -98,6 +109,9 @@ def train(
     max_minutes: float,
     seed: int,
     progress: bool,
+    further: Callable[[int], TaskTable | None] | None = None,
+    devices: int = 1,
+    num_nodes: int = 1,
 ) -> list[dict[str, float]]:
     """
     Train until the held-out entries are predicted no better, or until the time is up, and leave the model as it was
@@ -109,13 +123,19 @@ def train(
     :param batch_size: Windows in a step, if not the usual number.
     :param max_epochs: Rounds over the windows at the most, instead of the usual number of steps.
     :param max_minutes: Minutes at the most.
+    :param further: What later epochs are trained on, by their numbers from 1; by default the same table.
+    :param devices: Processes of each node that share the windows of a step.
+    :param num_nodes: Machines with so many processes.
     :return: The scores of each validation.
     """
     model, plan = fitted.model, fitted.plan
     shown = replace(table, y=np.where(hidden, np.nan, table.y))
     dataset, usual_size = training_windows(fitted, shown)
-    batch_size = batch_size or usual_size
-    steps_per_epoch = -(-len(dataset) // batch_size)
+    processes = devices * num_nodes
+    batch_size = -(-(batch_size or usual_size) // processes)  # of each process
+    if further is not None:
+        dataset = EpochWindows(dataset, lambda epoch: _windows_of(fitted, further(epoch)))
+    steps_per_epoch = -(-len(dataset) // (batch_size * processes))
     num_steps = NUM_STEPS[plan.kind] if max_epochs is None else max_epochs * steps_per_epoch
     budget = Budget(num_steps, max_minutes)
     scorer = Scorer(fitted, shown, table, hidden, seed)
@@ -141,11 +161,16 @@ def train(
             gradient_clip_val=1e3,
             log_every_n_steps=max(1, num_steps),
             accelerator="gpu" if device.type == "cuda" else device.type,
-            devices=[device.index or 0] if device.type == "cuda" else 1,
+            devices=[device.index or 0] if device.type == "cuda" and processes == 1 else devices,
+            num_nodes=num_nodes,
+            strategy="ddp_find_unused_parameters_true" if processes > 1 else "auto",
             callbacks=[monitor],
         )
-        trainer.fit(module, TaskLoader(dataset, batch_size, group_by_length=True, seed=seed))
+        make_loader = TaskLoader if further is None else EpochLoader
+        trainer.fit(module, make_loader(dataset, batch_size, group_by_length=True, seed=seed))
     monitor.finish(module)
+    if processes > 1:  # what is computed after this, by one process or by all, is no common work
+        torch.distributed.destroy_process_group()
     if any(isinstance(callback, FinishStepOnInterrupt) and callback.interrupted for callback in trainer.callbacks):
         warnings.warn(
             f"The training was interrupted after {budget.step} of {num_steps} steps: the model is the best so far. Fit "
@@ -154,6 +179,13 @@ def train(
             stacklevel=3,
         )
     return monitor.history
+
+
+def _windows_of(fitted: FittedTable, shown: TaskTable | None) -> TaskDataset | None:
+    """The windows of a sample, or None if nothing is known in it."""
+    if shown is None or np.isnan(shown.y).all():
+        return None
+    return training_windows(fitted, shown)[0]
 
 
 def training_windows(fitted: FittedTable, shown: TaskTable) -> tuple[TaskDataset, int]:
@@ -307,7 +339,7 @@ class Monitor(Callback):
         self.bar = tqdm(
             total=100,
             desc="fit",
-            disable=not progress,
+            disable=not progress or rank_zero_only.rank > 0,
             bar_format="{desc}: {n:.0f} % |{bar}| {elapsed}{postfix}",
         )
 
@@ -319,6 +351,8 @@ class Monitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
         self.budget.step = trainer.global_step
+        if trainer.world_size > 1:
+            self.budget.told = trainer.strategy.broadcast(self.budget.measured)
         is_last = self.budget.progress >= 1
         if trainer.global_step % self.interval == 0 or is_last:
             self._validate(trainer, pl_module)
@@ -337,6 +371,8 @@ class Monitor(Callback):
     def _validate(self, trainer: Trainer, module: LightningModule) -> None:
         module.eval()
         scores = self.scorer()
+        if trainer.world_size > 1:  # all of them stop at the same step, and keep the same parameters
+            scores = trainer.strategy.broadcast(scores)
         module.train()
         elbo = trainer.callback_metrics.get("train_elbo")
         self.history.append(

@@ -25,10 +25,12 @@ sgpvae report model/ weather.csv -o report.html""",
 sgpvae fit weather.csv --inputs lat,lon,day --outputs TMAX,PRCP --task week -o model/
 sgpvae fit traffic.csv --inputs time,hour --outputs cars,wet --periodic hour=24 --family cars=count -o model/
 sgpvae fit sensors.csv --inputs date --outputs CO,NOx --na=-200 --sep semicolon --decimal=, --day-first -o model/
+sgpvae fit readings/ --inputs time --outputs CO,NOx --task sensor -o model/
 zcat weather.csv.gz | sgpvae fit - --inputs day --outputs TMAX -o model/ --quiet""",
     "impute": """\
 sgpvae impute model/ weather.csv -o filled.csv
-sgpvae impute model/ - -o - < weather.csv > filled.csv""",
+sgpvae impute model/ - -o - < weather.csv > filled.csv
+sgpvae impute model/ readings/ -o filled/ --workers 8""",
     "predict": """\
 sgpvae predict model/ weather.csv --at new_places.csv -o predicted.csv
 sgpvae predict model/ sensors.csv --horizon 48 -o forecast.csv""",
@@ -55,7 +57,9 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     fit = _add(commands, "fit", runs, "Learn from a table with holes, and save the model in a folder.")
-    fit.add_argument("table", metavar="TABLE", help="the table")
+    fit.add_argument(
+        "table", metavar="TABLE", help="the table; a folder of Parquet or CSV files if it is larger than memory"
+    )
     fit.add_argument(
         "--inputs", required=True, type=_names, help="columns that say where a row is, with commas between"
     )
@@ -87,6 +91,19 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
         metavar="M",
         help="minutes of training at the most; default: 1, and 1 more for each 20,000 rows, up to 10",
     )
+    fit.add_argument(
+        "--sample-rows",
+        type=int,
+        metavar="N",
+        help="of a table that is larger than memory: rows that columns and trend are learnt from, and of each epoch "
+        "(default: 100000)",
+    )
+    fit.add_argument(
+        "--devices", type=int, default=1, metavar="N", help="processes that share the training (default: 1)"
+    )
+    fit.add_argument(
+        "--num-nodes", type=int, default=1, metavar="N", help="machines with so many processes (default: 1)"
+    )
     fit.add_argument("--no-comparison", action="store_true", help="do not compare with simpler ways")
     fit.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     fit.add_argument("-o", "--output", required=True, type=Path, metavar="MODEL", help="folder for the model")
@@ -98,8 +115,16 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
         "Fill the holes, and leave all else as it is. For each output NAME it adds NAME_std, NAME_lower and NAME_upper "
         "(a 95 % interval; empty where the value was known) and NAME_filled (whether it was not).",
     )
-    _add_model_and_table(impute)
-    impute.add_argument("-o", "--output", required=True, metavar="FILE", help="the filled table, or - for a pipe")
+    _add_model_and_table(impute, "the table; a folder of Parquet or CSV files if it is larger than memory")
+    impute.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="the filled table, or - for a pipe; or a folder/"
+    )
+    impute.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that share a folder's partitions (default: 1)"
+    )
+    impute.add_argument(
+        "--scheduler", metavar="ADDRESS", help="of Dask, whose workers share them instead, such as tcp://10.0.0.1:8786"
+    )
 
     predict = _add(commands, "predict", runs, "Predict the outputs at rows that the table does not have.")
     _add_model_and_table(predict, "what is known of the tasks")
@@ -132,7 +157,7 @@ def _add(commands: Any, name: str, runs: Mapping[str, Run], text: str) -> argpar
         epilog=_epilog(name),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=runs[name])
+    parser.set_defaults(run=runs[name], kept="nothing was written")
     parser.add_argument("--device", help="to compute on, such as cuda; default: the CPU")
     parser.add_argument(
         "--threads",

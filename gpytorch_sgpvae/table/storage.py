@@ -42,6 +42,8 @@ FORMAT = 6
 MODEL = "model."
 PLACES = ("places", "effects", "deviations", "spread", "weights", "lengthscales")
 ARRAYS = (*PLACES, "cycles", "anchors", "factors", "marginal")
+# What is said of the machine that computes, and not of the model.
+NOT_SAVED = ("device", "devices", "num_nodes", "dtype", "progress")
 # What a save that was killed leaves: temporary files, and files of tensors that no description names.
 LEFTOVER = re.compile(r"\.sgpvae-[0-9a-f]{12}-[0-9a-f]{16}\.part")
 # Between a description and its tensors another process may save a new model: how often to begin anew.
@@ -75,8 +77,7 @@ def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) ->
     """
     reader, model = fitted.reader, fitted.model
     check_folder(folder)
-    tensors_of_model = {f"{MODEL}{name}": value.cpu() for name, value in model.state_dict().items()}
-    data = to_bytes({**tensors_of_model, **_arrays(fitted)})
+    data = _to_bytes(fitted)
     tensors = f"tensors-{hashlib.sha256(data).hexdigest()[:16]}.pt"
     description = {
         "kind": KIND,
@@ -108,6 +109,12 @@ def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) ->
         for old in folder.iterdir():
             if _is_ours(old.name) and old.name not in (tensors, LOCK_NAME):
                 old.unlink(missing_ok=True)
+
+
+def digest_of(fitted: FittedTable) -> str:
+    """What tells a fitted table from another that predicts something else."""
+    facts = json.dumps([fitted.reader.to_dict(), fitted.plan.to_dict(), str(next(fitted.model.parameters()).dtype)])
+    return hashlib.sha256(facts.encode() + _to_bytes(fitted)).hexdigest()
 
 
 def load_table(
@@ -147,6 +154,12 @@ def load_table(
         evidence,
     )
     return fitted, parameters
+
+
+def _to_bytes(fitted: FittedTable) -> bytes:
+    """All tensors, as a file."""
+    tensors_of_model = {f"{MODEL}{name}": value.cpu() for name, value in fitted.model.state_dict().items()}
+    return to_bytes({**tensors_of_model, **_arrays(fitted)})
 
 
 def _arrays(fitted: FittedTable) -> dict[str, torch.Tensor]:
@@ -272,7 +285,7 @@ def _is_ours(name: str) -> bool:
 
 def _plain(parameters: dict[str, Any]) -> dict[str, Any]:
     """Those that belong to the fit, as JSON can hold them: sequences as lists, mappings as dictionaries."""
-    plain = {name: value for name, value in parameters.items() if name not in ("device", "dtype", "progress")}
+    plain = {name: value for name, value in parameters.items() if name not in NOT_SAVED}
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in plain.items()}
     for name in ("inputs", "outputs", "covariates"):
         plain[name] = list(plain[name])

@@ -62,7 +62,7 @@ class TestMonitor:
         torch.nn.init.zeros_(module.weight)
         budget = Budget(interval * (len(scores) - 1), minutes)
         monitor = Monitor(budget, lambda: {"val_score": next(remaining)}, interval, 1, progress=False)
-        trainer = SimpleNamespace(global_step=0, callback_metrics={}, should_stop=False)
+        trainer = SimpleNamespace(world_size=1, global_step=0, callback_metrics={}, should_stop=False)
         monitor.on_train_start(trainer, module)
         while not trainer.should_stop and trainer.global_step < budget.num_steps:
             trainer.global_step += 1
