@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import runpy
@@ -17,9 +18,11 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 import torch
+from browser import needs_browser, what_scrolls
 
 import gpytorch_sgpvae
 from gpytorch_sgpvae import metrics
+from gpytorch_sgpvae.utils.locks import locked
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -81,31 +84,83 @@ def test_the_reference_has_every_public_name():
     assert not missing
 
 
+@pytest.mark.skipif(find_spec("sklearn") is None, reason="make docs installs scikit-learn")
+def test_inventories_lead_to_the_pages_of_other_projects():
+    inventories = runpy.run_path(str(DOCS / "inventories.py"))
+    found = {name: inventories["entries"](site) for name, site in inventories["SITES"].items()}
+    assert found["torch"]["torch.nn.modules.linear.Linear"] == (
+        "class",
+        "generated/torch.nn.Linear.html#torch.nn.Linear",
+    )
+    assert found["torch"]["torch.exp"] == ("function", "generated/torch.exp.html#torch.exp")
+    assert found["torch"]["Tensor"] == found["torch"]["torch.Tensor"] == ("class", "tensors.html#torch.Tensor")
+    normal = "distributions.html#torch.distributions.normal.Normal"
+    assert found["torch"]["torch.distributions.Normal"] == ("class", normal)
+    elbo = "marginal_log_likelihoods.html#gpytorch.mlls.VariationalELBO"
+    assert found["gpytorch"]["gpytorch.mlls.variational_elbo.VariationalELBO"] == ("class", elbo)
+    operator = "data_sparse_operators.html#linear_operator.operators.DiagLinearOperator"
+    assert found["linear_operator"]["linear_operator.operators.DiagLinearOperator"] == ("class", operator)
+    assert found["pandas"]["pandas.DataFrame"] == ("class", "api/pandas.DataFrame.html#pandas.DataFrame")
+    for name, site in found.items():  # none has taken up what it only imports
+        assert not [key for key in site if key.startswith("collections") and name != "python"]
+
+
+def build(source, output):
+    options = ["-c", source / "docs", "-E", "-W", "--keep-going", "-q"]
+    command = [sys.executable, "-m", "sphinx", *options, source, output]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The documentation, which builds without a warning. One process builds it for all that run the tests."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
+    with locked(folder, seconds=600):
+        if not (folder / "index.html").exists():
+            result = build(ROOT, folder)
+            assert result.returncode == 0, result.stderr
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("sphinx") is None, reason="make docs installs Sphinx")
 class TestSite:
-    def build(self, source, output):
-        options = ["-c", source / "docs", "-E", "-W", "--keep-going", "-q"]
-        command = [sys.executable, "-m", "sphinx", *options, source, output]
-        return subprocess.run(command, capture_output=True, text=True)
-
-    def test_it_builds_without_a_warning_and_has_every_notebook(self, tmp_path):
-        result = self.build(ROOT, tmp_path)
-        assert result.returncode == 0, result.stderr
-        assert "docs/index.html" in (tmp_path / "index.html").read_text()
-        start = (tmp_path / "docs" / "index.html").read_text()
+    def test_it_has_every_notebook_and_needs_no_network(self, site):
+        assert "docs/index.html" in (site / "index.html").read_text()
+        start = (site / "docs" / "index.html").read_text()
         notebooks = list((ROOT / "tutorials").glob("*.ipynb"))
         assert notebooks
         assert all(f'href="../tutorials/{path.stem}.html"' in start for path in notebooks)
-        # equations need no network
-        idea = (tmp_path / "docs" / "concepts" / "idea.html").read_text()
+        idea = (site / "docs" / "concepts" / "idea.html").read_text()
         assert "http" not in re.search(r'<script[^>]*src="([^"]*mathjax[^"]*)"', idea)[1]
+
+    def test_names_of_others_are_links_to_their_documentation(self, site):
+        text = "".join(path.read_text() for path in (site / "docs").rglob("*.html"))
+        for target in (
+            "https://docs.pytorch.org/docs/stable/tensors.html#torch.Tensor",
+            "https://docs.gpytorch.ai/en/stable/variational.html#gpytorch.variational.VariationalStrategy",
+            "https://pandas.pydata.org/docs/reference/api/pandas.DataFrame.html#pandas.DataFrame",
+            "https://scikit-learn.org/stable/modules/generated/sklearn.base.BaseEstimator.html#sklearn.base.BaseEstimator",
+            "https://numpy.org/doc/stable/reference/generated/numpy.ndarray.html#numpy.ndarray",
+        ):
+            assert f'href="{target}"' in text
+
+    @needs_browser
+    def test_no_line_of_code_has_to_be_scrolled(self, site, tmp_path):
+        """On 1280 pixels, where lines as long as ours are allowed to be are not wrapped either."""
+        pages = [str(path.relative_to(site)) for path in site.rglob("*.html") if "_static" not in path.parts]
+        sources = [page for page in pages if page.startswith("_modules")]
+        pages = [page for page in pages if page not in sources[3:]]  # which look all the same
+        assert len(pages) > 40
+        assert not what_scrolls(site, pages, 1280, 120, tmp_path)
 
     def test_broken_links_end_the_build(self, tmp_path):
         source = tmp_path / "source"
         (source / "docs").mkdir(parents=True)
         settings = (DOCS / "conf.py").read_text()
         (source / "docs" / "conf.py").write_text(settings)
+        shutil.copy(DOCS / "inventories.py", source / "docs")
         for folder in ("_static", "_templates"):
             shutil.copytree(DOCS / folder, source / "docs" / folder)
         links = [
@@ -115,7 +170,7 @@ class TestSite:
             "{py:class}`gpytorch_sgpvae.Gone`",
         ]
         (source / "docs" / "index.md").write_text("# Start\n\n" + "\n".join(links))
-        result = self.build(source, tmp_path / "html")
+        result = build(source, tmp_path / "html")
         assert result.returncode != 0
         for target in ("gone.md", "nowhere", "gpytorch_sgpvae.Gone", "gone.png"):
             assert target in result.stderr

@@ -52,7 +52,8 @@ class Prediction:
         where it differs between the components).
 
     :ivar type family: Class of the components.
-    :ivar torch.Tensor shift, scale: The units: values are shift + scale times what `decode` is about.
+    :ivar torch.Tensor shift: The units: values are shift + scale times what `decode` is about.
+    :ivar torch.Tensor scale: The scale of these units.
 
     Example:
         >>> import torch
