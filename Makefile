@@ -17,8 +17,8 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) -
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
-demo: .venv/examples.installed ## Fill a table of weather with holes: demo/filled.csv, scores, demo/report.html
-	$(BIN)/python examples/weather_table.py --output demo
+demo: .venv/examples.installed ## Fill a table of hourly sensors with outages: demo/filled.csv, scores, a picture, demo/report.html
+	OMP_NUM_THREADS=1 $(BIN)/python examples/sensor_table.py --output demo
 
 demo-balls: .venv/examples.installed ## Train on two bouncing balls, print a table, write two_balls.png
 	$(BIN)/python examples/two_balls.py --output two_balls.png

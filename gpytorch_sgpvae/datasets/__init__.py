@@ -1,5 +1,5 @@
 """
-Data with holes: generated videos, a generated table, and the files of the sparse GP-VAE's experiments (all but the
+Data with holes: generated videos, generated tables, and the files of the sparse GP-VAE's experiments (all but the
 videos need the extra `datasets`).
 
 The files come from the folder that the environment variable `SGPVAE_DATA` names, where it is set; else they are
@@ -12,11 +12,13 @@ from .bouncing_balls import BouncingBalls, bouncing_ball, bouncing_balls, estima
 from .jura import load_jura
 from .eeg import load_eeg, load_eeg_recordings
 from .weather import load_amedas, load_japan_weather
+from .sensor_table import SensorTable, sensor_table
 from .weather_table import WeatherTable, weather_table
 
 __all__ = [
     "BouncingBalls",
     "Normalizer",
+    "SensorTable",
     "TaskData",
     "WeatherTable",
     "bouncing_ball",
@@ -27,5 +29,6 @@ __all__ = [
     "load_eeg_recordings",
     "load_japan_weather",
     "load_jura",
+    "sensor_table",
     "weather_table",
 ]

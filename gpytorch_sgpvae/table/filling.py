@@ -35,7 +35,7 @@ def fill(
     :param summary: What :func:`~gpytorch_sgpvae.table.summaries.summarize` says of the rows with holes.
     :param intervals: Whether columns for the spread of what is filled are added.
     """
-    result = frame.copy()
+    result, added = frame.copy(), {}
     rows = np.flatnonzero(holes.any(1))
     for j, name in enumerate(outputs.names):
         where = np.flatnonzero(holes[:, j])
@@ -48,9 +48,10 @@ def fill(
                 spread = pd.Series(np.nan, index=range(len(frame)), dtype=values.dtype if len(values) else float)
                 if len(where):  # pandas refuses to put no labels among numbers
                     spread.iloc[where] = values.to_numpy()
-                result[f"{name}_{suffix}"] = spread.array
-            result[f"{name}_filled"] = holes[:, j]
-    return result
+                added[f"{name}_{suffix}"] = spread.array
+            added[f"{name}_filled"] = holes[:, j]
+    # all at once: frames that hundreds of columns are put into one by one are slow, and pandas says so
+    return pd.concat([result, pd.DataFrame(added, index=frame.index)], axis=1) if added else result
 
 
 def fill_with(frame: pd.DataFrame, outputs: Outputs, holes: np.ndarray, values: np.ndarray) -> pd.DataFrame:
