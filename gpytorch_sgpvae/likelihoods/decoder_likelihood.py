@@ -153,7 +153,8 @@ class DecoderLikelihood(Likelihood):
         chunk_size: int | None = None,
     ) -> Prediction:
         r"""
-        The predictive distribution of the outputs.
+        The predictive distribution of the outputs. With a linear decoder and Gaussian noise it is the exact one of
+        :meth:`gaussian_marginals`, unless there are base samples.
 
         :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
         :param num_samples: Number of samples S of the latent functions.
@@ -161,6 +162,11 @@ class DecoderLikelihood(Likelihood):
         :param chunk_size: Decode so many inputs at a time: the same answer in less memory.
         """
         return Prediction.from_functions(self, function_dist, num_samples, base_samples, chunk_size)
+
+    @property
+    def has_gaussian_outputs(self) -> bool:
+        """Whether the outputs are Gaussian as the latent functions are: with a linear decoder and Gaussian noise."""
+        return linear_part(self.decoder) is self.decoder and type(self.observation_model) is GaussianObservations
 
     def value_marginals(self, function_dist: MultivariateNormal, asked: Tensor | None = None) -> tuple[Tensor, Tensor]:
         r"""
@@ -187,7 +193,7 @@ class DecoderLikelihood(Likelihood):
     def gaussian_marginals(self, function_dist: MultivariateNormal) -> Normal:
         r"""
         The predictive distribution of each output without samples, where it is Gaussian: for a decoder that is linear
-        (:class:`torch.nn.Linear`) and Gaussian noise,
+        (:class:`torch.nn.Linear`, :class:`~gpytorch_sgpvae.PrivateLinear`) and Gaussian noise,
 
         .. math::
 
@@ -197,8 +203,7 @@ class DecoderLikelihood(Likelihood):
         :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
         :return: Of batch shape `*T x N x P`.
         """
-        linear = linear_part(self.decoder)
-        if linear is not self.decoder or type(self.observation_model) is not GaussianObservations:
+        if not self.has_gaussian_outputs:
             raise TypeError(
                 "Outputs are Gaussian with a linear decoder and GaussianObservations, got "
                 f"{type(self.decoder).__name__} with {type(self.observation_model).__name__}: use predict."

@@ -1,19 +1,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any
 
 import torch
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
-from torch.distributions import AffineTransform, Distribution, Normal, TransformedDistribution
+from torch.distributions import Distribution, Normal
 
 from ..utils.shapes import check_chunk_size
 from ..variational.point_marginals import PointMarginals
 from . import mixture
+from .components import Derived, FunctionPosterior, checked_rows, given_gaussian, in_units
 from .missing import fill_missing
 from .targets import as_rows
 
@@ -33,6 +33,9 @@ class Prediction:
     With a chunk size, and without gradients, the components never exist all at once, and a million inputs fit in
     memory: each quantity samples and decodes so many inputs at a time, with the decoder's parameters as they are then.
     The samples depend on torch's seed alone, so that the chunk size changes no result.
+
+    Where the outputs are Gaussian, as a :class:`~gpytorch_sgpvae.DecoderLikelihood` with a linear decoder and Gaussian
+    noise makes them, the mixture is that one Gaussian, without samples; latent functions are drawn for :meth:`sample`.
 
     It is made from q(f) (:meth:`from_functions`) or from a conditioned model (:meth:`from_posterior`), from the moments
     that another model predicts (:meth:`gaussian`), or from other predictions: several models' of the same inputs
@@ -82,14 +85,14 @@ class Prediction:
             raise ValueError(f"Expected base_samples of shape {shape}, got {tuple(base_samples.shape)}.")
         check_chunk_size(chunk_size)
         self.decode = decode
-        self.function_mean = function_mean
         self._marginals = PointMarginals(function_mean, function_stddev)
         self.num_samples = num_samples if base_samples is None else base_samples.shape[0]
         self.chunk_size = chunk_size
         self.function_dist = function_dist
-        self.rows = _checked_rows(rows, function_mean)
+        self.rows = checked_rows(rows, function_mean)
         self.shift, self.scale = function_mean.new_zeros(()), function_mean.new_ones(())
         self._base_samples = None if base_samples is None else base_samples.expand(-1, *function_mean.shape)
+        self._sampled: Callable[[], Prediction] | None = None
         self._seed = int(torch.randint(2**62, (), device="cpu")) if base_samples is None else 0
         # A prediction made without gradients has none, also where it is decoded later.
         self._grad_enabled = torch.is_grad_enabled()
@@ -114,14 +117,14 @@ class Prediction:
         :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
         :param chunk_size: Decode so many inputs at a time: the same answer in less memory.
         """
-        marginals = PointMarginals.of(function_dist)
-        return cls(decode, marginals.mean, marginals.root, num_samples, base_samples, chunk_size, function_dist)
+        sampled = partial(cls._of_functions, decode, function_dist, num_samples, base_samples, chunk_size)
+        return sampled() if base_samples is not None else cls._exact(decode, [function_dist], sampled) or sampled()
 
     @classmethod
     def from_posterior(
         cls,
         decode: Callable[..., Distribution],
-        posterior: _FunctionPosterior,
+        posterior: FunctionPosterior,
         x: Tensor,
         num_samples: int = 100,
         base_samples: Tensor | None = None,
@@ -137,19 +140,64 @@ class Prediction:
         :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
         :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
         """
+        sampled = partial(cls._of_posterior, decode, posterior, x, num_samples, base_samples, chunk_size)
+        chunks = posterior.in_chunks(x, chunk_size)
+        return sampled() if base_samples is not None else cls._exact(decode, chunks, sampled) or sampled()
+
+    @classmethod
+    def _of_functions(
+        cls,
+        decode: Callable[..., Distribution],
+        function_dist: MultivariateNormal,
+        num_samples: int,
+        base_samples: Tensor | None,
+        chunk_size: int | None,
+    ) -> Prediction:
+        marginals = PointMarginals.of(function_dist)
+        return cls(decode, marginals.mean, marginals.root, num_samples, base_samples, chunk_size, function_dist)
+
+    @classmethod
+    def _of_posterior(
+        cls,
+        decode: Callable[..., Distribution],
+        posterior: FunctionPosterior,
+        x: Tensor,
+        num_samples: int,
+        base_samples: Tensor | None,
+        chunk_size: int | None,
+    ) -> Prediction:
         marginals = posterior.point_marginals(x, chunk_size)
         return cls(decode, marginals.mean, marginals.root, num_samples, base_samples, chunk_size, partial(posterior, x))
 
     @classmethod
-    def gaussian(cls, mean: Tensor, stddev: Tensor) -> Prediction:
+    def gaussian(cls, mean: Tensor, stddev: Tensor, sampled: Callable[[], Prediction] | None = None) -> Prediction:
         """
         A mixture of a single Gaussian: what other models predict, to be scored as a prediction.
 
         :param mean: (`*T x N x P`).
         :param stddev: (`*T x N x P`).
+        :param sampled: Makes the same prediction of samples of latent functions, where there are any: called for
+            :meth:`sample`, whose draws may depend on each other, and for the latent functions themselves.
         """
         nothing = mean.new_empty(*mean.shape[:-1], 0)  # K = 0: there are no latent functions
-        return cls(_gaussian, nothing, nothing, num_samples=1, rows=(mean, stddev))
+        prediction = cls(given_gaussian, nothing, nothing, num_samples=1, rows=(mean, stddev))
+        prediction._sampled = sampled
+        return prediction
+
+    @classmethod
+    def _exact(
+        cls,
+        decode: Callable[..., Distribution],
+        function_dists: Iterable[MultivariateNormal],
+        sampled: Callable[[], Prediction],
+    ) -> Prediction | None:
+        """The Gaussian that outputs are, if their likelihood says that they are, at the inputs of each q(f)."""
+        if not getattr(decode, "has_gaussian_outputs", False):
+            return None
+        likelihood: Any = decode
+        parts = [likelihood.gaussian_marginals(q_f) for q_f in function_dists]
+        means, stddevs = zip(*((part.mean, part.stddev) for part in parts), strict=True)
+        return cls.gaussian(torch.cat(means, dim=-2), torch.cat(stddevs, dim=-2), sampled)
 
     @classmethod
     def pool(cls, predictions: Sequence[Prediction]) -> Prediction:
@@ -169,7 +217,7 @@ class Prediction:
             raise TypeError(f"Only predictions with Gaussian components can be pooled, got {families}.")
         means, stddevs = torch.cat([part.mean for part in parts]), torch.cat([part.stddev for part in parts])
         nothing = means.new_empty(*means.shape[:-1], 0)  # (R S, *T, N, 0)
-        return cls(_gaussian, nothing[0], nothing[0], base_samples=nothing, rows=(means, stddevs))
+        return cls(given_gaussian, nothing[0], nothing[0], base_samples=nothing, rows=(means, stddevs))
 
     @classmethod
     def concatenate(cls, predictions: Sequence[Prediction], order: Tensor) -> Prediction:
@@ -184,14 +232,14 @@ class Prediction:
         if any(other.decode != first.decode or other.shift.dim() for other in predictions):
             raise ValueError("Only predictions that share a decoder, in its units, can be concatenated.")
 
-        order = order.to(first.function_mean.device)
+        order = order.to(first._marginals.mean.device)
         marginals = PointMarginals.concatenate([prediction._marginals for prediction in predictions], order)
 
         def joined(tensors: Sequence[Tensor]) -> Tensor:
             return torch.cat(list(tensors), dim=-2).index_select(-2, order)
 
         given = [prediction._base_samples for prediction in predictions]
-        return cls(
+        concatenated = cls(
             first.decode,
             marginals.mean,
             marginals.root,
@@ -200,17 +248,26 @@ class Prediction:
             first.chunk_size,
             rows=[joined(rows) for rows in zip(*(prediction.rows for prediction in predictions), strict=True)],
         )
+        makers = [prediction._sampled for prediction in predictions if prediction._sampled is not None]
+        if len(makers) == len(predictions):
+            concatenated._sampled = partial(_concatenated, makers, order)
+        return concatenated
+
+    @property
+    def function_mean(self) -> Tensor:
+        """Mean of q(f) (`*T x N x K`)."""
+        return self._marginals.mean if self._sampled is None else self._sampled().function_mean
 
     @property
     def function_stddev(self) -> Tensor:
         """Standard deviation of q(f) (`*T x N x K`)."""
-        return self._marginals.stddev
+        return self._marginals.stddev if self._sampled is None else self._sampled().function_stddev
 
     @property
     def components(self) -> Distribution:
         """The mixture's components, all at once, of batch shape `S x *T x N x P`."""
         components = self._decode(slice(None)) if self._decoded is None else self._decoded
-        return _in_units(components, self.shift, self.scale)
+        return in_units(components, self.shift, self.scale)
 
     @property
     def mean(self) -> Tensor:
@@ -245,6 +302,8 @@ class Prediction:
         rescaled = copy.copy(self)
         rescaled.shift = (shift + scale * self.shift).expand(num_outputs)
         rescaled.scale = (scale * self.scale).expand(num_outputs)
+        if self._sampled is not None:
+            rescaled._sampled = partial(_then, self._sampled, Prediction.rescale, mean, stddev)
         return rescaled
 
     def transform(self, function: Callable[..., Distribution], *rows: Tensor) -> Prediction:
@@ -256,12 +315,14 @@ class Prediction:
         :param rows: What else it is told about each input, with certainty (`*T x N x C` each).
         """
         derived, own = copy.copy(self), len(self.rows)
-        derived.decode = _Derived(self.decode, own, function)
+        derived.decode = Derived(self.decode, own, function)
         if self.shift.dim():  # rescaled: the function is given these units, and the new values have units of their own
-            in_units = _Derived(self.decode, own, partial(_in_units, shift=self.shift, scale=self.scale))
-            derived.decode = _Derived(in_units, own, function)
+            own_units = Derived(self.decode, own, partial(in_units, shift=self.shift, scale=self.scale))
+            derived.decode = Derived(own_units, own, function)
             derived.shift, derived.scale = self._as_tensor(0.0), self._as_tensor(1.0)
-        derived.rows = (*self.rows, *_checked_rows(rows, self.function_mean))
+        derived.rows = (*self.rows, *checked_rows(rows, self._marginals.mean))
+        if self._sampled is not None:
+            derived._sampled = partial(_then, self._sampled, Prediction.transform, function, *rows)
         derived._keep(derived._decode(slice(1)) if self._decoded is None else function(self.components, *rows))
         return derived
 
@@ -293,18 +354,20 @@ class Prediction:
         :param joint: Whether a draw is one function through all inputs of a task, which takes an N x N matrix;
             otherwise its values are independent from input to input.
         """
+        if self._sampled is not None:
+            return self._sampled().sample(n, joint)
         if joint:
             if self.function_dist is None:
                 raise ValueError("Joint samples need q(f) over all inputs: give Prediction the argument function_dist.")
             q_f = self.function_dist if isinstance(self.function_dist, MultivariateNormal) else self.function_dist()
             # one latent function may come as an event of N
-            functions = q_f.sample(torch.Size([n])).reshape(n, *self.function_mean.shape)
+            functions = q_f.sample(torch.Size([n])).reshape(n, *self._marginals.mean.shape)
         rows, draws = self._drawn_rows(n), []
         for part in self._parts(BLOCK_SIZE):
             if joint:
                 values = functions[..., part, :]
             else:
-                mean = self.function_mean[..., part, :]
+                mean = self._marginals.mean[..., part, :]
                 values = self._functions(part, mean.new_empty((n, *mean.shape)).normal_())
             draws.append(self.decode(values, *(row[..., part, :] for row in rows)).sample())
         return self.shift + self.scale * torch.cat(draws, dim=-2)
@@ -337,7 +400,7 @@ class Prediction:
         return torch.cat([function(self._decode(part), *(y[..., part, :] for y in values)) for part in parts], dim=-2)
 
     def _parts(self, size: int | None) -> list[slice]:
-        num_points = max(self.function_mean.shape[-2], 1)  # no inputs at all are one empty part
+        num_points = max(self._marginals.mean.shape[-2], 1)  # no inputs at all are one empty part
         size = size or num_points
         return [slice(start, start + size) for start in range(0, num_points, size)]
 
@@ -351,7 +414,7 @@ class Prediction:
         """Take over P and the family from what was decoded, and all of it unless there are chunks."""
         self._decoded = decoded if self.chunk_size is None else None
         self.family = type(decoded)
-        self._shape = torch.Size([self.num_samples, *self.function_mean.shape[:-1], decoded.batch_shape[-1]])
+        self._shape = torch.Size([self.num_samples, *self._marginals.mean.shape[:-1], decoded.batch_shape[-1]])
 
     def _functions(self, part: slice, noise: Tensor) -> Tensor:
         """The latent functions at some of the inputs, from standard normal noise (`S x *T x n x K`)."""
@@ -361,62 +424,29 @@ class Prediction:
         """Standard normal samples for some of the inputs (`S x *T x n x K`)."""
         if self._base_samples is not None:
             return self._base_samples[..., part, :]
-        start, stop, _ = part.indices(self.function_mean.shape[-2])
+        start, stop, _ = part.indices(self._marginals.mean.shape[-2])
         first, blocks = start - start % BLOCK_SIZE, []
         for begin in range(first, max(stop, 1), BLOCK_SIZE):
-            block = self.function_mean[..., begin : begin + BLOCK_SIZE, :]
+            block = self._marginals.mean[..., begin : begin + BLOCK_SIZE, :]
             generator = torch.Generator(block.device).manual_seed(self._seed + begin)
             blocks.append(block.new_empty((self.num_samples, *block.shape)).normal_(generator=generator))
         return torch.cat(blocks, dim=-2)[..., start - first : stop - first, :]
 
     def _drawn_rows(self, n: int) -> list[Tensor]:
         """The rows for n draws: where they differ between the components, each draw has those of a random one."""
-        differs = [row.dim() > self.function_mean.dim() for row in self.rows]
+        differs = [row.dim() > self._marginals.mean.dim() for row in self.rows]
         if not any(differs):
             return list(self.rows)
-        chosen = torch.randint(self.num_samples, (n,), device=self.function_mean.device)
+        chosen = torch.randint(self.num_samples, (n,), device=self._marginals.mean.device)
         return [row[chosen] if differ else row for row, differ in zip(self.rows, differs, strict=True)]
 
     def _as_tensor(self, values: float | Sequence[float] | Tensor) -> Tensor:
-        return torch.as_tensor(values, dtype=self.function_mean.dtype, device=self.function_mean.device)
+        return torch.as_tensor(values, dtype=self._marginals.mean.dtype, device=self._marginals.mean.device)
 
 
-class _FunctionPosterior(Protocol):
-    """What a prediction needs of a :class:`~gpytorch_sgpvae.Posterior`."""
-
-    def __call__(self, x: Tensor) -> MultivariateNormal: ...
-
-    def point_marginals(self, x: Tensor, chunk_size: int | None = None) -> PointMarginals: ...
+def _then(make: Callable[[], Prediction], change: Callable[..., Prediction], *args: Any) -> Prediction:
+    return change(make(), *args)
 
 
-@dataclass(frozen=True)
-class _Derived:
-    """A decoder followed by a function of its distributions. The decoder takes the first so many of the rows."""
-
-    decode: Callable[..., Distribution]
-    num_rows: int
-    function: Callable[..., Distribution]
-
-    def __call__(self, functions: Tensor, *rows: Tensor) -> Distribution:
-        return self.function(self.decode(functions, *rows[: self.num_rows]), *rows[self.num_rows :])
-
-
-def _gaussian(functions: Tensor, mean: Tensor, stddev: Tensor) -> Normal:
-    shape = torch.Size([*functions.shape[:-1], mean.shape[-1]])
-    return Normal(mean.expand(shape), stddev.expand(shape), validate_args=False)
-
-
-def _in_units(components: Distribution, shift: Tensor, scale: Tensor) -> Distribution:
-    if not shift.dim():  # never rescaled
-        return components
-    if isinstance(components, Normal):
-        return Normal(shift + scale * components.mean, scale * components.stddev, validate_args=False)
-    return TransformedDistribution(components, AffineTransform(shift, scale))
-
-
-def _checked_rows(rows: Sequence[Tensor], function_mean: Tensor) -> tuple[Tensor, ...]:
-    num_points = function_mean.shape[-2]
-    for row in rows:
-        if row.dim() < 2 or row.shape[-2] != num_points:
-            raise ValueError(f"Expected rows of shape (..., {num_points}, C), got {tuple(row.shape)}.")
-    return tuple(rows)
+def _concatenated(makers: Sequence[Callable[[], Prediction]], order: Tensor) -> Prediction:
+    return Prediction.concatenate([make() for make in makers], order)

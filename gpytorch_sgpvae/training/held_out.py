@@ -34,7 +34,8 @@ def predict_hidden(
     """
     posterior = condition(model, seen, chunk_size, strict=False)
     if isinstance(likelihood, DecoderLikelihood):
-        return Prediction.from_posterior(likelihood, posterior, x, base_samples=base_samples, chunk_size=chunk_size)
+        given = None if likelihood.has_gaussian_outputs else base_samples
+        return Prediction.from_posterior(likelihood, posterior, x, base_samples=given, chunk_size=chunk_size)
     with gpytorch.settings.observation_nan_policy("fill"):
         marginal = likelihood(posterior(x))
     if not isinstance(marginal, MultivariateNormal):

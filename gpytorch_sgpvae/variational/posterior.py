@@ -60,7 +60,7 @@ class Posterior:
         :param x: New inputs (`*T x N x D`).
         :param chunk_size: The number of inputs to compute at a time: the same answer in less memory.
         """
-        parts = [(q_f.mean, q_f.variance, len(q_f.event_shape)) for q_f in self._in_chunks(x, chunk_size)]
+        parts = [(q_f.mean, q_f.variance, len(q_f.event_shape)) for q_f in self.in_chunks(x, chunk_size)]
         means, variances, dims = zip(*parts, strict=True)
         return torch.cat(means, dim=-dims[0]), torch.cat(variances, dim=-dims[0])
 
@@ -69,9 +69,10 @@ class Posterior:
         The marginals of q(f) at each input, from which all latent functions there are drawn together; see
         :meth:`marginals` for the parameters.
         """
-        return PointMarginals.concatenate([PointMarginals.of(q_f) for q_f in self._in_chunks(x, chunk_size)])
+        return PointMarginals.concatenate([PointMarginals.of(q_f) for q_f in self.in_chunks(x, chunk_size)])
 
-    def _in_chunks(self, x: Tensor, chunk_size: int | None) -> Iterator[MultivariateNormal]:
+    def in_chunks(self, x: Tensor, chunk_size: int | None) -> Iterator[MultivariateNormal]:
+        """q(f) at so many inputs at a time; see :meth:`marginals` for the parameters."""
         check_chunk_size(chunk_size)
         x = x.unsqueeze(-1) if x.dim() == 1 else x
         for chunk in [x] if chunk_size is None or chunk_size >= x.shape[-2] else self.encoding.split(x, chunk_size):

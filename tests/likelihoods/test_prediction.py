@@ -9,10 +9,19 @@ import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from torch.distributions import Bernoulli, Gamma, LogNormal, Normal, Poisson, StudentT
 
-from gpytorch_sgpvae import SGPVAE, DecoderLikelihood, GaussianObservations, Prediction
+from gpytorch_sgpvae import (
+    GPVAE,
+    SGPVAE,
+    DecoderLikelihood,
+    GaussianObservations,
+    Prediction,
+    PrivateLinear,
+    point_covariances,
+)
 from gpytorch_sgpvae.likelihoods.mixture import NUM_DRAWS
 from gpytorch_sgpvae.likelihoods.observation_models.distributions import ColumnwiseDistribution
 from gpytorch_sgpvae.likelihoods.prediction import BLOCK_SIZE
+from gpytorch_sgpvae.variational.dense_joint_encoding import DenseJointEncoding
 
 N, K, P, S = 6, 2, 3, 5
 
@@ -560,3 +569,61 @@ def test_a_gaussian_is_a_prediction_too():
     torch.testing.assert_close(prediction.quantile(0.9), expected.icdf(torch.tensor(0.9).double()), rtol=0, atol=1e-6)
     assert prediction.sample(2000).std(0).sub(stddev).abs().max() < 0.15
     assert prediction.function_mean.shape == (40, 0)  # it has no latent functions
+
+
+class TestGaussianOutputs:
+    """A linear decoder with Gaussian noise needs no samples, but for draws."""
+
+    def make(self, tasks=(2,)):
+        gpvae = GPVAE(3, 2, network="jointfactornet", num_private=1, decoder=PrivateLinear(2, 3, 1)).double().eval()
+        x, y = helpers.make_data(*tasks, num_points=5)
+        return gpvae, gpvae.condition((x, y)), torch.rand(*tasks, 4, 2).double()
+
+    @pytest.mark.parametrize("chunk_size", [None, 3])
+    def test_are_the_exact_ones(self, chunk_size):
+        gpvae, posterior, x = self.make()
+        exact = gpvae.likelihood.gaussian_marginals(posterior(x))
+        prediction = Prediction.from_posterior(gpvae.likelihood, posterior, x, 7, chunk_size=chunk_size)
+        for other in (prediction, gpvae.likelihood.predict(posterior(x), 7)):
+            torch.testing.assert_close(other.mean, exact.mean)
+            torch.testing.assert_close(other.stddev, exact.stddev)
+            torch.testing.assert_close(other.quantile(0.9), exact.icdf(torch.tensor(0.9).double()))
+            assert other.num_samples == 1
+
+    def test_base_samples_are_still_used(self):
+        gpvae, posterior, x = self.make()
+        base_samples = torch.randn(6, 2, 4, 5).double()
+        assert gpvae.likelihood.predict(posterior(x), base_samples=base_samples).num_samples == 6
+
+    @pytest.mark.parametrize("joint", [False, True])
+    def test_draws_of_the_outputs_of_a_point_depend_on_each_other(self, joint):
+        """In any units, after any change."""
+        gpvae, posterior, x = self.make(())
+        q_f, W = posterior(x), gpvae.likelihood.decoder.weight.detach()
+        covariance = W @ point_covariances(q_f) @ W.mT + gpvae.likelihood.observation_model.noise.detach().diag()
+        prediction = gpvae.likelihood.predict(q_f, 50)
+        scale = torch.tensor([1.0, 2.0, 3.0]).double()
+        doubled = prediction.rescale(1.0, scale).transform(lambda p: Normal(2 * p.mean, 2 * p.stddev))
+        for changed, factor in ((prediction, scale**0), (prediction.rescale(1.0, scale), scale), (doubled, 2 * scale)):
+            draws = changed.sample(20_000, joint=joint)  # (n, N, P)
+            residual = (draws - draws.mean(0)).movedim(0, -1)
+            expected = factor.unsqueeze(-1) * covariance * factor
+            size = expected.diagonal(dim1=-2, dim2=-1).sqrt()
+            error = (residual @ residual.mT / 20_000 - expected).abs()
+            assert (error < 6 / 141 * size.unsqueeze(-1) * size.unsqueeze(-2)).all()
+            torch.testing.assert_close(changed.variance, expected.diagonal(dim1=-2, dim2=-1))
+
+    def test_can_be_concatenated_and_know_their_latent_functions(self):
+        gpvae, posterior, x = self.make()
+        order = torch.tensor([2, 0, 3, 1])
+        parts = [gpvae.likelihood.predict(posterior(part), 5) for part in x.split(2, dim=-2)]
+        joined = Prediction.concatenate(parts, order)
+        whole = gpvae.likelihood.predict(posterior(x), 5)
+        torch.testing.assert_close(joined.stddev, whole.stddev[..., order, :])
+        torch.testing.assert_close(joined.function_stddev, whole.function_stddev[..., order, :])
+        assert joined.sample(3).shape == (3, 2, 4, 3)
+
+    def test_no_covariances_of_the_latent_functions_are_computed(self, monkeypatch):
+        gpvae, _, x = self.make()
+        monkeypatch.setattr(DenseJointEncoding, "_blocks", lambda *args: 1 / 0)
+        assert gpvae.predict(x, (x, torch.randn(2, 4, 3).double())).quantile([0.1, 0.9]).isfinite().all()
