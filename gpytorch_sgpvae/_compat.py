@@ -56,8 +56,8 @@ tree_leaves = getattr(_pytree, "tree_leaves", lambda tree: _pytree.tree_flatten(
 
 def is_in_transform() -> bool:
     """
-    Whether a transform of :mod:`torch.func`, such as `vmap`, is running. No torch has a public way to ask. If one loses
-    the private way, the answer is yes: who asks then does what is right in either case, but takes more memory.
+    Return whether a transform of :mod:`torch.func`, such as `vmap`, is running. No version of torch has a public way to
+    ask. If a version loses the private one, the answer is yes, which is right in either case but takes more memory.
     """
     peek = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
     return peek is None or peek() is not None

@@ -40,7 +40,7 @@ class Context:
         may hold NaN on the way in, and hold zeros here.
     :ivar torch.Tensor y: The outputs as they came, NaN included: the target for a marginal log likelihood.
     :ivar torch.Tensor filled: The outputs (`*T x N x P`) with zeros where nothing was observed.
-    :ivar torch.Tensor observed: Where there was something (`*T x N x P`, boolean).
+    :ivar torch.Tensor observed: True where something was observed (`*T x N x P`, boolean).
 
     The checks of values (infinite y, NaN in the x of an observed row, numbers whose squares would overflow) run under
     :class:`gpytorch.settings.debug`, which is on by default: switch it off where a GPU should not wait for them. An x
@@ -126,7 +126,7 @@ class Context:
 
     @property
     def num_informative(self) -> Tensor:
-        """Of each task the number of points in which anything is observed (`*T`)."""
+        """The number of points of each task in which anything is observed (`*T`)."""
         return self.observed.any(-1).sum(-1)
 
     @property
@@ -139,11 +139,11 @@ class Context:
 
     @property
     def locations(self) -> Tensor:
-        """Where a network's sites are: at the inputs, or at the points that the context is :meth:`seen_from`."""
+        """The inputs of a network's sites: the context's own, or the points that the context is :meth:`seen_from`."""
         return self.x if self._seen_from is None else self._seen_from
 
     def is_at(self, x: Tensor) -> bool:
-        """Whether x is this context's own tensor of inputs, so that what was computed there need not be again."""
+        """Return whether x is this context's own tensor of inputs, so that results at x can be used again."""
         given = self._given_x
         if x is self.x:
             return True
@@ -162,7 +162,7 @@ class Context:
         This context with fewer observed entries: each is hidden with a probability. A model that is conditioned on it,
         and judged by this context's y, learns to do with less than it was given.
 
-        :param probability: Of each observed entry.
+        :param probability: The probability of each observed entry to be hidden.
         :param generator: Source of the randomness.
         :param base_samples: Samples from [0, 1) to use instead of new ones (`*T x N x P`).
         """
@@ -177,7 +177,7 @@ class Context:
         r"""
         Random points of each task, among those in which anything is observed.
 
-        :param num_points: How many; a task with fewer keeps all of them, and is padded.
+        :param num_points: The number of points to keep; a task with fewer keeps all of them, and is padded.
         :param generator: Source of the randomness.
         """
         if num_points < 1:
@@ -259,7 +259,7 @@ def pad_tasks(
     """
     The tensors of :meth:`Context.pad`, whose values nobody has looked at yet.
 
-    :param ids: What errors call the tasks, by default 0, 1, ....
+    :param ids: The tasks' names in error messages, by default 0, 1, ....
     """
     xs: list[Tensor] = []
     ys: list[Tensor] = []
@@ -306,7 +306,7 @@ def as_pair(task: tuple[Tensor, Tensor] | Context, name: Any) -> tuple[Tensor, T
 
 
 def _version(x: Tensor) -> int | None:
-    """How often x was changed in place; an inference tensor does not say."""
+    """Count how often x was changed in place; an inference tensor does not say."""
     return None if x.is_inference() else x._version
 
 

@@ -1,4 +1,4 @@
-"""How large numbers may be at the package's doors: inputs, outputs, inducing points, a decoder's values."""
+"""Bounds on the numbers that the package accepts: inputs, outputs, inducing points, a decoder's values."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def check_magnitude(values: Tensor, name: str, advice: str, nan_passes: bool = F
     seen, while a function is compiled or transformed.
 
     :param values: Numbers, in any shape.
-    :param name: What the message calls them, as the beginning of a sentence.
-    :param advice: What to do about it, as the end of a sentence.
+    :param name: The message's words for the values, as the beginning of a sentence.
+    :param advice: The message's advice, as the end of a sentence.
     :param nan_passes: Whether NaN is no error here, as where it came from somewhere else and shows in every result.
     """
     if settings.debug.off() or not values.numel() or values.is_meta or is_compiling() or is_in_transform():

@@ -159,7 +159,7 @@ def _mean_over_values(scores: Tensor, y: Tensor) -> Tensor:
 
 
 def _inside(components: Distribution, y: Tensor, level: float) -> Tensor:
-    """Whether values are between two quantiles: asked of their probabilities, no quantile needs to be searched for."""
+    """Tell by their probabilities which values lie between two quantiles: no quantile has to be searched for."""
     if isinstance(components, ColumnwiseDistribution):
         return torch.cat([_inside(part, columns, level) for part, columns in components.split(y)], dim=-1)
     # inf {z : F(z) >= p} <= y  where  F(y) >= p,  and  y <= inf {z : F(z) >= p}  where no smaller value has F >= p

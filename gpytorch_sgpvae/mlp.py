@@ -71,7 +71,7 @@ class LinearPlus(torch.nn.Module):
     steps than a perceptron alone.
 
     :param mlp: The perceptron. If it takes fewer values than the linear map, it reads the first of them.
-    :param start: What the weights of its last layer are multiplied by; with 0 the decoder starts out linear.
+    :param start: The factor of the last layer's weights at the start; with 0 the decoder starts out linear.
     :param linear: The linear map, by default a :class:`torch.nn.Linear` of the perceptron's size.
 
     Example:
@@ -93,7 +93,7 @@ class LinearPlus(torch.nn.Module):
         return self.linear(f) + self.perceptron(f)
 
     def perceptron(self, f: Tensor) -> Tensor:
-        """What is not linear."""
+        """Evaluate the part that is not linear."""
         return self.mlp(f[..., : self.mlp.in_size])
 
 

@@ -1,4 +1,4 @@
-"""From amortized to optimal: how much a network's posterior could still be improved for a given task."""
+"""Refinement, from amortized to optimal: how much a network's posterior could still be improved for a given task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .variational.posterior import amortized_strategy
 
 class Refinement(NamedTuple):
     r"""
-    What :func:`refine` returns, a pair:
+    The pair that :func:`refine` returns:
 
     .. math::
 
@@ -226,7 +226,7 @@ def _natural_gradient(
 
 
 def _mix(old: _Pair, new: _Pair, weight: Tensor) -> _Pair:
-    """Between two pairs of tensors, with a weight of the new one for each task (`*T`)."""
+    """Interpolate between two pairs of tensors, with a weight of the new one for each task (`*T`)."""
     mixed = (
         torch.lerp(before, after, weight.view(*weight.shape, *[1] * (before.dim() - weight.dim())))
         for before, after in zip(old, new, strict=True)
@@ -237,7 +237,7 @@ def _mix(old: _Pair, new: _Pair, weight: Tensor) -> _Pair:
 def _base_samples(
     model: ApproximateGP, likelihood: Likelihood, context: Context, num_samples: int
 ) -> dict[str, Tensor]:
-    """For a decoder the samples to use throughout; GPyTorch's own likelihoods are analytic or use quadrature."""
+    """Draw the samples that a decoder uses throughout; GPyTorch's own likelihoods are analytic or use quadrature."""
     if not isinstance(likelihood, DecoderLikelihood):
         return {}
     mean = PointMarginals.of(model(context.x, context=context)).mean

@@ -32,8 +32,8 @@ class GaussianSites:
     :param loadings: :math:`\mathbf a_j`, the rows of a matrix (`J x K`, or anything that broadcasts to
         `*T x N x J x K`); None is the identity.
     :param owners: For each latent function the number j of the only pseudo-observation that it may have a loading in,
-        or -1 if it is shared; all other loadings of a function with an owner are zero and stay so. None: all are
-        shared. Strategies that know private functions by it may marginalize them.
+        or -1 if it is shared. All other loadings of a function with an owner are zero and stay so. None: all functions
+        are shared. Strategies recognize private functions by their owners, and may marginalize them.
 
     Example:
         >>> import torch
@@ -140,7 +140,7 @@ class GaussianSites:
         )
 
     def are_of(self, loadings: Tensor) -> bool:
-        """Whether these are sites of the sums of latent functions by these loadings, and say so."""
+        """Return whether these sites say that they are sites of the sums of latent functions by these loadings."""
         return self.loadings is not None and _are_equal(self.loadings, loadings)
 
     def expand(self, shape: torch.Size | tuple[int, ...]) -> GaussianSites:

@@ -28,7 +28,7 @@ WITH_QUANTILES: dict[type[Distribution], Callable[[Any], Distribution]] = {
 
 
 def has_linear_mean(likelihood: Likelihood) -> bool:
-    """Whether E[y | f] is linear in f, so that it has a Gaussian distribution where f has."""
+    """Return whether E[y | f] is linear in f, so that it has a Gaussian distribution where f has."""
     if isinstance(likelihood, DecoderLikelihood):
         is_gaussian = type(likelihood.observation_model) is GaussianObservations
         return is_gaussian and linear_part(likelihood.decoder) is likelihood.decoder
@@ -36,7 +36,7 @@ def has_linear_mean(likelihood: Likelihood) -> bool:
 
 
 def is_gaussian(likelihood: Likelihood) -> bool:
-    """Whether the outputs are Gaussian given the latent functions, whatever the decoder."""
+    """Return whether the outputs are Gaussian given the latent functions, whatever the decoder."""
     if isinstance(likelihood, DecoderLikelihood):
         models = GaussianObservations, HeteroscedasticGaussianObservations
         return isinstance(likelihood.observation_model, models)
@@ -49,7 +49,8 @@ class Conditional:
 
     :param likelihood: The likelihood.
     :param functions: (`... x N x K`).
-    :param q_f: What they are values of: GPyTorch's likelihoods of a single function take it without a dimension K.
+    :param q_f: The posterior that the values are of: GPyTorch's likelihoods of a single function take it without a
+        dimension K.
     """
 
     def __init__(self, likelihood: Likelihood, functions: Tensor, q_f: MultivariateNormal):

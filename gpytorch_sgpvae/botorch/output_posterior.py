@@ -28,7 +28,7 @@ class OutputPosterior(Posterior):
     :param likelihood: p(y | f).
     :param q_f: q(f) at the inputs (event `q x K`, or `q` for one latent function).
     :param moments: Mean and variances of each output (`b x q x P` each).
-    :param outputs: Which outputs it is about; by default all.
+    :param outputs: The indices of the outputs; by default all.
 
     Example:
         >>> import torch
@@ -88,7 +88,7 @@ class OutputPosterior(Posterior):
 
     def rsample_from_base_samples(self, sample_shape: torch.Size, base_samples: Tensor) -> Tensor:
         """
-        :param sample_shape: Of the samples (`S`).
+        :param sample_shape: The shape of the samples (`S`).
         :param base_samples: Standard normal (`S x b x q x (K + P)`).
         :return: (`S x b x q x P`)
         """
@@ -103,7 +103,7 @@ class OutputPosterior(Posterior):
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
         """
-        :param sample_shape: Of the samples; by default one.
+        :param sample_shape: The shape of the samples; by default one sample.
         :return: (`S x b x q x P`)
         """
         sample_shape = torch.Size([1]) if sample_shape is None else sample_shape

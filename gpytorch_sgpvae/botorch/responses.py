@@ -32,7 +32,7 @@ SEED = 0
 
 
 class Moments(NamedTuple):
-    """What is known about each output at each input (`*T x N x P` each)."""
+    """The moments of each output at each input (`*T x N x P` each)."""
 
     mean: Tensor  # E y
     variance: Tensor  # var E[y | f]
@@ -44,7 +44,7 @@ def response(likelihood: Likelihood, q_f: MultivariateNormal, num_samples: int) 
     The distribution of E[y | f], with an event of N x P, or of N for one output.
 
     :param likelihood: The likelihood.
-    :param q_f: What the model returns.
+    :param q_f: The q(f) that the model returns.
     :param num_samples: Number of samples of the latent functions, where there is no closed form.
     """
     if not has_linear_mean(likelihood):
@@ -75,7 +75,7 @@ def moments(likelihood: Likelihood, q_f: MultivariateNormal, num_samples: int) -
 def gaussian(mean: Tensor, covar: LinearOperator) -> MultivariateNormal:
     """
     :param mean: (`*T x N x P`).
-    :param covar: Of all outputs of a point side by side (`*T x (N P) x (N P)`).
+    :param covar: The covariance of all outputs of a point side by side (`*T x (N P) x (N P)`).
     """
     if mean.shape[-1] == 1:
         return MultivariateNormal(mean.squeeze(-1), covar)
@@ -84,7 +84,7 @@ def gaussian(mean: Tensor, covar: LinearOperator) -> MultivariateNormal:
 
 def with_noise(distribution: MultivariateNormal, noise: Tensor) -> MultivariateNormal:
     """
-    :param distribution: What :func:`response` returned.
+    :param distribution: The distribution that :func:`response` returned.
     :param noise: The variance of the outputs given it (`*T x N x P`, or what broadcasts to that).
     """
     if not isinstance(distribution, MultitaskMultivariateNormal):
@@ -184,7 +184,7 @@ def _linear_covariance(weight: Tensor, q_f: MultivariateNormal) -> Tensor:
 
 def _matched_covariance(likelihood: Likelihood, q_f: MultivariateNormal, num_samples: int, variance: Tensor) -> Tensor:
     r"""
-    With given variances, and the correlations of samples (`*T x (N P) x (N P)`).
+    Combine given variances with the correlations of samples (`*T x (N P) x (N P)`).
 
     :param variance: (`*T x N x P`).
     """

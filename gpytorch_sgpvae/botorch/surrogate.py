@@ -49,13 +49,13 @@ class AmortizedSurrogate(Model, FantasizeMixin):
 
     :param model: A trained model, such as :class:`~gpytorch_sgpvae.SGPVAE`, :class:`~gpytorch_sgpvae.GPVAE` or
         :class:`~gpytorch_sgpvae.MarkovGPVAE`, or an approximate GP with an amortized strategy.
-    :param context: What is known of the task: a :class:`~gpytorch_sgpvae.Context` or a pair of X (`*b x n x d`) and Y
-        (`*b x n x P`); by default nothing.
+    :param context: The task's data: a :class:`~gpytorch_sgpvae.Context` or a pair of X (`*b x n x d`) and Y
+        (`*b x n x P`); by default none.
     :param likelihood: The likelihood, for an approximate GP that does not bring one.
-    :param input_transform: From X to the inputs that the model was trained on.
-    :param outcome_transform: From Y to the outputs that the model was trained on, which must be Gaussian then. As in
-        BoTorch's own models, transforms in train mode learn from the context, and those in eval mode stay as they are:
-        pass one in eval mode to keep what it learnt from the training tasks.
+    :param input_transform: A transform from X to the inputs that the model was trained on.
+    :param outcome_transform: A transform from Y to the outputs that the model was trained on, which must be Gaussian
+        then. As in BoTorch's own models, transforms in train mode learn from the context, and those in eval mode stay
+        as they are: pass one in eval mode to keep what it learnt from the training tasks.
     :param num_samples: Number of samples of the latent functions where there is no closed form.
 
     Example:
@@ -116,7 +116,7 @@ class AmortizedSurrogate(Model, FantasizeMixin):
 
     @property
     def context(self) -> Context | None:
-        """What is known of the task, in the units of :meth:`posterior`."""
+        """The task's data, in the units of :meth:`posterior`."""
         return self._context
 
     def posterior(  # type: ignore[override]
@@ -131,7 +131,7 @@ class AmortizedSurrogate(Model, FantasizeMixin):
 
         :param X: (`b x q x d`), where b broadcasts with :attr:`batch_shape`. Gradients reach it, and in a fantasy the
             points that it was made at.
-        :param output_indices: Which outputs; by default all.
+        :param output_indices: The indices of the outputs; by default all.
         :param observation_noise: Whether it is about the outputs themselves; a tensor is a variance to add, of Gaussian
             outputs (in the model's units, as in BoTorch).
         :param posterior_transform: One of BoTorch's, to apply to the result.
@@ -168,7 +168,7 @@ class AmortizedSurrogate(Model, FantasizeMixin):
         :param X: (`b x n x d`).
         :param Y: (`b' x n x P`), where b' broadcasts with b; NaN is missing.
         :param noise: None, as the noise is the likelihood's.
-        :param kwargs: What else BoTorch passes to its own models; it has no effect.
+        :param kwargs: Arguments that BoTorch passes to its own models; they have no effect.
         """
         if noise is not None:
             raise NotImplementedError(
@@ -194,7 +194,7 @@ class AmortizedSurrogate(Model, FantasizeMixin):
         """
         The same model, about some of its outputs. It still has seen all of them, and takes in new values of these.
 
-        :param idcs: Which.
+        :param idcs: The indices of the outputs to keep.
         """
         return self._with(_subset=self._chosen(idcs))
 
@@ -266,7 +266,7 @@ class AmortizedSurrogate(Model, FantasizeMixin):
 
 
 def _as_rows(context: Context) -> Context:
-    """With a dimension for the outputs, where y came without."""
+    """Add a dimension for the outputs where y came without one."""
     if context.y.shape[-2:] == context.filled.shape[-2:]:
         return context
     return Context(context.x, torch.where(context.observed, context.filled, torch.nan))

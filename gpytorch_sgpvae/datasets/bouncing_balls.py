@@ -53,13 +53,13 @@ def bouncing_ball(
     :param num_steps: Number of images N in each.
     :param num_pixels: Height P of the images.
     :param period: Steps until the motion repeats.
-    :param brightness: Of the ball.
+    :param brightness: The brightness of the ball.
     :param background: Brightness of the rest.
     :param radius: Standard deviation r of the ball's Gaussian bump, as a fraction of the image's height.
     :param noise_stddev: Standard deviation :math:`\sigma` of the observation noise.
     :param missing: Probability of each pixel to be gone.
     :param generator: Source of the randomness; the tensors are made on its device.
-    :param dtype: By default PyTorch's default dtype.
+    :param dtype: The dtype of the tensors; by default PyTorch's default dtype.
 
     Example:
         >>> import torch
@@ -130,13 +130,13 @@ def bouncing_balls(
     :param num_steps: Number of images N in each.
     :param num_pixels: Height P of the images.
     :param periods: Steps until the motion repeats, of the ball at constant speed and of the one under gravity.
-    :param brightness: Of the two balls.
+    :param brightness: The brightness of the two balls.
     :param background: Brightness of the rest.
     :param radius: Standard deviation r of the balls' Gaussian bumps, as a fraction of the image's height.
     :param noise_stddev: Standard deviation :math:`\sigma` of the observation noise.
     :param missing: Probability of each pixel to be gone.
     :param generator: Source of the randomness; the tensors are made on its device.
-    :param dtype: By default PyTorch's default dtype.
+    :param dtype: The dtype of the tensors; by default PyTorch's default dtype.
 
     Example:
         >>> import torch
@@ -178,8 +178,8 @@ def estimate_periods(y: Tensor, num_periods: int) -> Tensor:
     with the pixels' heights h and a Hann window w. A periodic kernel does not find a period far from where it starts.
 
     :param y: Images (`T x N x P`); NaN is a missing pixel.
-    :param num_periods: How many.
-    :return: In steps (`num_periods`).
+    :param num_periods: The number of periods to find.
+    :return: The periods in steps (`num_periods`).
 
     Example:
         >>> import torch

@@ -60,8 +60,8 @@ def load_eeg(
     Training and test have the same task.
 
     :param channels: Columns of y: of the 64 electrodes, in µV.
-    :param held_out: Those of them that fail.
-    :param num_held_out: How many samples at the end they miss.
+    :param held_out: The electrodes that fail, some of `channels`.
+    :param num_held_out: The number of samples at the end that they miss.
 
     Example:
         >>> from gpytorch_sgpvae.datasets import load_eeg
@@ -115,7 +115,7 @@ def load_eeg_recordings(experiment: int = 1, seed: int = 0, channels: Sequence[s
     Together they take five eighths of the test set. With the same seed both experiments have the same test tasks.
 
     :param experiment: 1 or 2.
-    :param seed: Of the failures.
+    :param seed: The seed of the failures.
     :param channels: Columns of y, in µV; by default all 64 electrodes.
 
     Example:
@@ -195,7 +195,7 @@ def _first_recording(channels: Sequence[str]) -> Tensor:
 
 
 def _all_recordings() -> dict[tuple[str, int], Recording]:
-    """By partition and trial, those for training first, in the order of their trials."""
+    """Read the recordings by partition and trial, those for training first, in the order of their trials."""
     folder = data_folder()
     if folder is None or not (folder / ALL_TRIALS.path).exists():
         return {(source.partition, source.trial): read_recording(locate(source.file)) for source in sources()}

@@ -1,6 +1,6 @@
 """
-Where the loaders' files come from: the folder that the environment variable `SGPVAE_DATA` names, where it is set; else
-the cache of downloads; else a download into it.
+The places that the loaders' files come from: the folder that the environment variable `SGPVAE_DATA` names, where it is
+set; else the cache of downloads; else a download into it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class DataFile(NamedTuple):
     A file, and how to get it.
 
     :param path: Below the data folder, or below the cache.
-    :param sha256: Of its contents; None where its publisher keeps changing them.
-    :param url: Where to download it; None where nobody offers it.
-    :param instead: What else a user can do about a file that nobody offers.
-    :param size: In bytes; None where its publisher keeps changing them.
+    :param sha256: The checksum of its contents; None where its publisher keeps changing them.
+    :param url: The address to download it from; None where nobody offers it.
+    :param instead: The user's other ways to a file that nobody offers.
+    :param size: Its size in bytes; None where its publisher keeps changing it.
     """
 
     path: str
@@ -54,7 +54,7 @@ def data_folder() -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept."""
+    """The folder where downloads are kept."""
     return Path(require("pooch").os_cache("gpytorch_sgpvae"))
 
 
@@ -62,7 +62,7 @@ def locate(file: DataFile) -> Path:
     """
     The file on this computer, complete and undamaged.
 
-    :param file: Which one.
+    :param file: The file to find.
     """
     check_name(file.path)
     folder = data_folder()
@@ -90,7 +90,7 @@ def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ())
     Columns of a file of comma-separated values, as a pandas data frame.
 
     :param path: The file.
-    :param columns: Their names, in the order in which they are wanted.
+    :param columns: The names of the columns, in the order in which they are wanted.
     :param optional: Further ones, that the file may not have.
     """
     pandas = require("pandas")
@@ -109,7 +109,7 @@ def reading(path: Path, expected: str) -> Iterator[None]:
     Errors of values that a file should not have get its name.
 
     :param path: The file.
-    :param expected: What it should hold.
+    :param expected: The content that it should hold.
     """
     try:
         yield
@@ -123,7 +123,7 @@ def require(module: str) -> Any:
     """
     A module that comes with the extra `datasets`.
 
-    :param module: Its name.
+    :param module: The name of the module.
     """
     try:
         return importlib.import_module(module)

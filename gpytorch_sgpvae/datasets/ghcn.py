@@ -21,7 +21,7 @@ def read_japan(years: Sequence[int], elements: Sequence[str]) -> Any:
     All Japanese stations with anything to say in some years, as a pandas data frame: a row for each station and day,
     with columns `station`, `date`, `lat`, `lon`, `elev` and the elements, in mm and °C; NaN is missing.
 
-    :param years: Which ones.
+    :param years: The years to read.
     :param elements: GHCN's names of the variables.
     """
     pandas = require("pandas")
@@ -39,8 +39,8 @@ def read_station(path: Path, years: Sequence[int], elements: Sequence[str]) -> A
     """
     One station, as :func:`read_japan` has it; None where nothing is known of it in these years.
 
-    :param path: Its file.
-    :param years: Which ones.
+    :param path: The path of the station's file.
+    :param years: The years to read.
     :param elements: GHCN's names of the variables; a file lacks those that its station never measured.
     """
     pandas = require("pandas")
@@ -84,7 +84,7 @@ def stations_in(inventory: Path, years: Iterable[int], elements: Sequence[str]) 
     The files of the Japanese stations that have any of the elements in any of the years.
 
     :param inventory: NOAA's list of all stations and what they measured.
-    :param years: Which ones.
+    :param years: The years of interest.
     :param elements: GHCN's names of the variables.
     """
     years = list(years)

@@ -28,7 +28,7 @@ def load_jura(outputs: Sequence[str] = ("Ni", "Zn", "Cd"), held_out: Sequence[st
     have the same task.
 
     :param outputs: Columns of y: of Cd, Co, Cr, Cu, Ni, Pb and Zn, in mg/kg.
-    :param held_out: Those of them that are missing at the last 100 locations.
+    :param held_out: The metals that are missing at the last 100 locations, some of `outputs`.
 
     Example:
         >>> from gpytorch_sgpvae.datasets import load_jura

@@ -1,4 +1,4 @@
-"""Which entries of a task are held out: simulated, and the same for the same seed."""
+"""Simulations of held-out entries: the same for the same seed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 def hold_out(y: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """
-    What is left to see, and what there is to predict.
+    Split a task into what is left to see, and what there is to predict.
 
     :param y: Outputs (`N x P`); NaN is a missing entry.
-    :param hidden: Which entries are held out (`N x P`, boolean).
+    :param hidden: True for the entries to hold out (`N x P`, boolean).
     :return: y with NaN where it is hidden, and the truth with NaN where it is not (`N x P` both).
     """
     return y.masked_fill(hidden, torch.nan), y.masked_fill(~hidden, torch.nan)
@@ -33,10 +33,10 @@ def blackouts(
 
     :param y: Outputs (`N x P`), of which only the shape counts.
     :param length: Points in a window.
-    :param probability: Of each window to be gone.
+    :param probability: The probability of each window to be gone.
     :param random: Source of the randomness.
     :param simultaneous: Whether all outputs fail together; by default each fails on its own.
-    :return: Which entries are hidden (`N x P`, boolean).
+    :return: True for the entries to hide (`N x P`, boolean).
 
     Example:
         >>> import numpy as np
@@ -65,9 +65,9 @@ def random_points(num_points: int, fraction: float, random: np.random.RandomStat
     A fraction of the points, drawn without replacement: :math:`\lfloor \text{fraction} \cdot N \rfloor` of them.
 
     :param num_points: N.
-    :param fraction: Of the points.
+    :param fraction: The fraction of the points to draw.
     :param random: Source of the randomness.
-    :return: Which points were drawn (`N`, boolean).
+    :return: True for the points that were drawn (`N`, boolean).
     """
     _check_fraction("fraction", fraction)
     drawn = np.zeros(num_points, dtype=bool)
@@ -77,9 +77,9 @@ def random_points(num_points: int, fraction: float, random: np.random.RandomStat
 
 def columns_of(names: Sequence[str], chosen: Sequence[str]) -> Tensor:
     """
-    :param names: Of the outputs.
+    :param names: The names of the outputs.
     :param chosen: Some of them.
-    :return: Which they are (`P`, boolean).
+    :return: True for the outputs of these names (`P`, boolean).
     """
     unknown = [name for name in chosen if name not in names]
     if unknown:

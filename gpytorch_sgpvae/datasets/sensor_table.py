@@ -102,7 +102,7 @@ def _ornstein_uhlenbeck(number: int, hours: float, random: np.random.Generator) 
 
 
 def _gone(number: int, missing: float, random: np.random.Generator) -> np.ndarray:
-    """Which entries are missing (`N x P`)."""
+    """Draw the entries that are missing (`N x P`)."""
     gone = random.random((number, len(OUTPUTS))) < SINGLE * missing
     for column in range(len(OUTPUTS)):
         _add_outages(gone[:, column : column + 1], SINGLE + OF_ONE, missing, random)

@@ -24,10 +24,10 @@ class TaskData:
     training tasks, in which what is held out has no part.
 
     :param train: Tasks for training: pairs of x (`N_t x D`) and y (`N_t x P`); NaN is a missing entry.
-    :param train_truth: Of each of them what is held out (`N_t x P`); NaN where nothing is.
+    :param train_truth: The held-out values of each training task (`N_t x P`); NaN where nothing is held out.
     :param test: Tasks to condition on, for predictions at the same inputs.
-    :param test_truth: Of each of them what there is to predict (`N_t x P`); NaN where nothing is.
-    :param seen: Of each test task whether training has seen it, with these holes or with others.
+    :param test_truth: The values to predict in each test task (`N_t x P`); NaN where there is nothing to predict.
+    :param seen: For each test task whether training has seen it, with these holes or with others.
     :param inputs: Names of the columns of x, in order, with their units.
     :param outputs: Names of the columns of y, in order, with their units.
 
@@ -60,12 +60,12 @@ class TaskData:
 
     @cached_property
     def normalizer(self) -> Normalizer:
-        """Of the outputs, from what is observed in the training tasks."""
+        """The units of the outputs, from what is observed in the training tasks."""
         return Normalizer.fit(y for _, y in self.train)
 
     @cached_property
     def input_normalizer(self) -> Normalizer:
-        """Of the inputs, from the training tasks."""
+        """The units of the inputs, from the training tasks."""
         return Normalizer.fit(x for x, _ in self.train)
 
     def normalize(self, task: Task) -> Task:

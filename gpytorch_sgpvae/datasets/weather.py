@@ -32,8 +32,8 @@ def load_amedas(hidden_fraction: float = 0.25, seed: int = 1) -> TaskData:
     Nobody offers the file for download: it goes into the folder that `SGPVAE_DATA` names, as
     `amedas/japan_observatories_daily_2023.csv`.
 
-    :param hidden_fraction: Of the highest and of the lowest temperatures of a test week.
-    :param seed: Of their choice.
+    :param hidden_fraction: The fraction of the highest, and of the lowest, temperatures of a test week to hide.
+    :param seed: The seed of their choice.
 
     Example:
         >>> from gpytorch_sgpvae.datasets import load_amedas
@@ -69,10 +69,10 @@ def load_japan_weather(
     NOAA keeps correcting these files, so that there are no sums to check them by. In the folder that `SGPVAE_DATA`
     names they are `ghcn/JA*.csv`, a file for each station.
 
-    :param train_year: To train on.
-    :param test_year: To be judged on, beside it.
-    :param hidden_fraction: Of the highest and of the lowest temperatures of a test week.
-    :param seed: Of their choice.
+    :param train_year: The year to train on.
+    :param test_year: The year to be judged on, beside the other.
+    :param hidden_fraction: The fraction of the highest, and of the lowest, temperatures of a test week to hide.
+    :param seed: The seed of their choice.
 
     Example:
         >>> from gpytorch_sgpvae.datasets import load_japan_weather

@@ -50,7 +50,7 @@ def weather_table(num_stations: int = 40, num_weeks: int = 20, missing: float = 
     :param num_stations: Number of stations.
     :param num_weeks: Number of weeks, the tasks.
     :param missing: Fraction of the entries that is gone.
-    :param seed: Of everything.
+    :param seed: The seed of everything random.
 
     Example:
         >>> from gpytorch_sgpvae.datasets import weather_table
@@ -105,7 +105,7 @@ def _smooth_function(x: np.ndarray, random: np.random.RandomState) -> np.ndarray
 
 
 def _gone(num_rows: int, missing: float, random: np.random.RandomState) -> np.ndarray:
-    """Which entries are missing (`N x P`); a station's days stand below each other."""
+    """Draw the entries that are missing (`N x P`); a station's days stand below each other."""
     # An outage is three of the seven rows that a station has in a week, and starts on any of five days.
     outage = SHARE_OF_OUTAGES * missing
     groups = num_rows // DAYS_PER_WEEK

@@ -121,18 +121,18 @@ class InferenceNetwork(torch.nn.Module):
             )
 
     def as_sites(self, precision_mean: Tensor, precision: Tensor) -> GaussianSites:
-        """From `*T x N x K` to sites of `*T x K x N`, or `*T x N` with `num_latents=None`."""
+        """Make sites of `*T x K x N`, or of `*T x N` with `num_latents=None`, from tensors of `*T x N x K`."""
         if self.num_latents is None:
             return GaussianSites(precision_mean.squeeze(-1), precision.squeeze(-1))
         return GaussianSites(precision_mean.mT, precision.mT)
 
     def by_output(self, rows: Tensor) -> Tensor:
-        """From `*T x N x P` to `P x (T N) x 1`, as P networks of one number each take it."""
+        """Reorder `*T x N x P` to `P x (T N) x 1`, as P networks of one number each take it."""
         return rows.reshape(-1, self.num_outputs).mT.unsqueeze(-1)
 
     def sum_over_observed(self, networks: StackedMLP, context: Context, terms: Terms) -> list[Tensor]:
         r"""
-        What the networks :math:`h_p` of its observed outputs say about each row, added up:
+        Sum what the networks :math:`h_p` of a row's observed outputs say about it:
 
         .. math::
 
@@ -141,7 +141,7 @@ class InferenceNetwork(torch.nn.Module):
         :param networks: P networks, of one number each.
         :param context: The tasks.
         :param terms: :math:`t`, from features (`... x S`) to one or more things to add (`... x S'` each).
-        :return: Their sums (`*T x N x S'` each).
+        :return: The two sums (`*T x N x S'` each).
         """
         y, observed = context.filled, context.observed  # (*T, N, P)
         inputs, present = self.by_output(y), self.by_output(observed)  # (P, T N, 1)

@@ -103,8 +103,8 @@ class StackedMLP(torch.nn.Module):
 
 def entries_per_block(observed: Tensor, bytes_per_entry: int) -> int | None:
     """
-    How many of the entries to evaluate at once, so that none of their layers takes more than :data:`BLOCK_BYTES`; None
-    for all of them, which takes the fewest operations.
+    Choose how many entries to evaluate at once, so that none of their layers takes more than :data:`BLOCK_BYTES`; None
+    means all of them, which takes the fewest operations.
 
     Evaluation in blocks leaves the missing entries out, and how many these are must be read from `observed`: a GPU
     would have to wait for that, a compiler and a transform of :mod:`torch.func` cannot know it.
@@ -121,7 +121,7 @@ def entries_per_block(observed: Tensor, bytes_per_entry: int) -> int | None:
 
 
 def sum_over_blocks(networks: StackedMLP, inputs: Tensor, present: Tensor, terms: Terms, block: int) -> list[Tensor]:
-    """Over networks (`P x B x 1` to `B x S'`), as many of them at once as fit into a block."""
+    """Sum over the networks (`P x B x 1` to `B x S'`), evaluating as many at once as fit into a block."""
     num_networks = max(1, block // inputs.shape[1])
     groups = networks.split(num_networks)
     totals = []
@@ -136,7 +136,7 @@ def sum_over_blocks(networks: StackedMLP, inputs: Tensor, present: Tensor, terms
 def _sum_over_observed_rows(
     networks: Callable[[Tensor], Tensor], inputs: Tensor, present: Tensor, terms: Terms
 ) -> list[Tensor]:
-    """Over networks (`P x B x 1` to `B x S'`), each of which sees its observed rows and is spared the others."""
+    """Sum over the networks (`P x B x 1` to `B x S'`), each evaluated only in the rows where its output is observed."""
     # the observed rows of each network come first, and there are as many rows as the one with most of them has
     num_rows = int(present.sum(1).max())
     order = present.argsort(dim=1, descending=True, stable=True)[:, :num_rows]  # (P, R, 1)
@@ -162,7 +162,7 @@ def _evaluate_columns(
 
 
 def _has_one_kink(activation: torch.nn.Module) -> bool:
-    """Whether it is linear below zero and linear above, and acts on each number by itself."""
+    """Return whether the activation acts on each number by itself, linearly below zero and linearly above."""
     return type(activation) in (torch.nn.ReLU, torch.nn.LeakyReLU)
 
 
@@ -214,8 +214,8 @@ def _rows(matrices: Tensor, index: Tensor) -> Tensor:
 
 def _cumulative_sum(matrices: Tensor) -> Tensor:
     """
-    Over the rows of each matrix (`P x S x M`, with S a multiple of the group's size), within groups by products with a
-    triangle of ones: several times as fast as torch.cumsum, forwards and backwards.
+    Sum cumulatively over the rows of each matrix (`P x S x M`, with S a multiple of the group's size). Groups are
+    summed by products with a triangle of ones, which is several times as fast as torch.cumsum, forwards and backwards.
     """
     P, S, M = matrices.shape
     groups = matrices.view(P, -1, _GROUP, M)

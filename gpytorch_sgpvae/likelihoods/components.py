@@ -1,4 +1,4 @@
-"""What predictions are made of: where latent functions come from, and what is made of their values."""
+"""The two parts of a prediction: a source of latent function values, and a decoder of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..variational.point_marginals import PointMarginals
 
 
 class FunctionPosterior(Protocol):
-    """What a prediction needs of a :class:`~gpytorch_sgpvae.Posterior`."""
+    """The part of a :class:`~gpytorch_sgpvae.Posterior` that a prediction needs."""
 
     def __call__(self, x: Tensor) -> MultivariateNormal: ...
 

@@ -165,7 +165,7 @@ class DecoderLikelihood(Likelihood):
 
     @property
     def has_gaussian_outputs(self) -> bool:
-        """Whether the outputs are Gaussian as the latent functions are: with a linear decoder and Gaussian noise."""
+        """True where the outputs are Gaussian as the latent functions are: with a linear decoder and Gaussian noise."""
         return linear_part(self.decoder) is self.decoder and type(self.observation_model) is GaussianObservations
 
     def value_marginals(self, function_dist: MultivariateNormal, asked: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -178,8 +178,8 @@ class DecoderLikelihood(Likelihood):
             \mathrm{var} \, h_{nj} = \mathbf w_j^\top \mathrm{cov}(\mathbf f_n) \, \mathbf w_j
 
         :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
-        :param asked: Which values matter (`*T x N x J`, boolean), by default all. Of the others anything finite may be
-            returned, which saves time where a strategy can do without them.
+        :param asked: The values that matter (`*T x N x J`, boolean), by default all. Anything finite may be returned
+            for the others, which saves time where a strategy can do without them.
         :return: (`*T x N x J` each)
         """
         linear = linear_part(self.decoder)
@@ -201,7 +201,7 @@ class DecoderLikelihood(Likelihood):
             \mathbf w_p^\top \mathrm{cov}(\mathbf f_n) \, \mathbf w_p + \sigma_p^2 \right)
 
         :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
-        :return: Of batch shape `*T x N x P`.
+        :return: A distribution of batch shape `*T x N x P`.
         """
         if not self.has_gaussian_outputs:
             raise TypeError(
@@ -261,7 +261,7 @@ def _project(function_dist: MultivariateNormal, weight: Tensor, asked: Tensor | 
     Mean and variance of :math:`W \mathbf f_n` (`*T x N x P` each).
 
     :param weight: W (`P x K`).
-    :param asked: Which entries matter (`*T x N x P`); None for all. Of the others, anything finite may be returned.
+    :param asked: The entries that matter (`*T x N x P`); None for all. Anything finite may be returned for the others.
     """
     # some strategies know those of their own outputs, without the covariance of the latent functions
     projected = getattr(function_dist, "projected", lambda weight, asked: None)(weight, asked)

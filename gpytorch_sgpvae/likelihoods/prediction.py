@@ -51,8 +51,8 @@ class Prediction:
     :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
     :param chunk_size: Decode so many inputs at a time; by default all at once.
     :param function_dist: q(f) over all inputs together, or a function that returns it: for joint samples only.
-    :param rows: What else `decode` is told about each input, with certainty (`*T x N x C` each, or `S x *T x N x C`
-        where it differs between the components).
+    :param rows: Further values that `decode` reads for each input, known with certainty (`*T x N x C` each, or `S x *T
+        x N x C` where they differ between the components).
 
     :ivar type family: Class of the components.
     :ivar torch.Tensor shift: The units: values are shift + scale times what `decode` is about.
@@ -135,7 +135,7 @@ class Prediction:
 
         :param decode: See :class:`Prediction`.
         :param posterior: A :class:`~gpytorch_sgpvae.Posterior`.
-        :param x: Where to predict (`*T x N x D`).
+        :param x: The inputs to predict at (`*T x N x D`).
         :param num_samples: Number of samples S of the latent functions.
         :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
         :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
@@ -202,8 +202,8 @@ class Prediction:
     @classmethod
     def pool(cls, predictions: Sequence[Prediction]) -> Prediction:
         r"""
-        What several models say together, each as likely to be right as the others: the equal mixture of all their
-        components,
+        Combine the predictions of several models, each as likely to be right as the others, into the equal mixture of
+        all their components,
 
         .. math::
 
@@ -226,7 +226,7 @@ class Prediction:
         those that the predictions were given.
 
         :param predictions: Predictions of `*T x N_i x P` values each, without any change of units (:meth:`rescale`).
-        :param order: Which of all these inputs comes first, which second, and so on (`N`).
+        :param order: The order of all these inputs: the index of the first one, of the second one, and so on (`N`).
         """
         first = predictions[0]
         if any(other.decode != first.decode or other.shift.dim() for other in predictions):
@@ -290,8 +290,8 @@ class Prediction:
         original ones. Leave counts, flags and classes as they are, with mean 0 and standard deviation 1: their
         probabilities have no units.
 
-        :param mean: What was subtracted from the observations (`P`, or a number).
-        :param stddev: What they were then divided by (`P`, or a number).
+        :param mean: The values that were subtracted from the observations (`P`, or a number).
+        :param stddev: The values that the observations were then divided by (`P`, or a number).
         """
         shift, scale, num_outputs = self._as_tensor(mean), self._as_tensor(stddev), self._shape[-1]
         for name, value in (("mean", shift), ("stddev", scale)):
@@ -312,7 +312,7 @@ class Prediction:
 
         :param function: Maps distributions of this prediction's values, of batch shape `... x n x P`, and the rows if
             there are any, to those of the new values.
-        :param rows: What else it is told about each input, with certainty (`*T x N x C` each).
+        :param rows: Further values that it reads for each input, known with certainty (`*T x N x C` each).
         """
         derived, own = copy.copy(self), len(self.rows)
         derived.decode = Derived(self.decode, own, function)

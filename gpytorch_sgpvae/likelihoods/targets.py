@@ -39,7 +39,7 @@ def check_support(distribution: Distribution, filled: Tensor, observed: Tensor, 
 
     :param distribution: p(y | f), of batch shape `S x *T x N x P`.
     :param filled: The target (`*T x N x P`), finite where nothing was observed.
-    :param observed: Where it is real (`*T x N x P`, boolean).
+    :param observed: True where a target is real (`*T x N x P`, boolean).
     :param first_column: The column of the target that the message calls the first one here.
     """
     if settings.debug.off():

@@ -1,6 +1,6 @@
 """
-Where lengthscales start, and what part of the noise is a process of its own: estimates from pairs of rows, as pure
-functions of plain tensors, under the rules of :mod:`gpytorch_sgpvae.linalg.factor_analysis`.
+Starting values of lengthscales, and of the part of the noise that is a process of its own: estimates from pairs of
+rows, as pure functions of plain tensors, under the rules of :mod:`gpytorch_sgpvae.linalg.factor_analysis`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MATERN32_DECAY = 2.1461932206205825
 
 class Autocorrelation(NamedTuple):
     r"""
-    How a series is correlated along the inputs: white noise, and a process that forgets.
+    The autocorrelation of a series along the inputs: white noise, and a process that forgets.
 
     :param correlated_share: The share of each series' variance that is not white noise (`C`).
     :param lengthscale: The distance at which the correlation of that share falls to :math:`e^{-1}` (`C x D`). It is a
@@ -44,7 +44,7 @@ class Autocorrelation(NamedTuple):
 
 class PrivateSplit(NamedTuple):
     """
-    What the factors leave in each output, divided.
+    The residuals of each output from the factors, divided into a process and white noise.
 
     :param private_variance: The variance of a process of its own (`P`).
     :param private_lengthscale: The lengthscales of this process (`P x D`).
@@ -59,7 +59,7 @@ class PrivateSplit(NamedTuple):
 @torch.no_grad()
 def autocorrelation(x: Tensor, values: Tensor, weights: Tensor) -> Autocorrelation:
     r"""
-    How each of C series is correlated along the inputs, from pairs of points of the same task.
+    Estimate how each of C series is correlated along the inputs, from pairs of points of the same task.
 
     The pairs are binned by their distance, in logarithmic steps, and the correlation :math:`\rho_b` in each bin b is
     compared with a process plus white noise,
@@ -81,7 +81,7 @@ def autocorrelation(x: Tensor, values: Tensor, weights: Tensor) -> Autocorrelati
 
     :param x: Inputs (`*T x N x D`, or `N x D` for all tasks).
     :param values: The series (`*T x N x C`).
-    :param weights: Which values are observed, or how much each counts, from 0 to 1 (`*T x N x C`).
+    :param weights: The weight of each value, from 0 (not observed) to 1 (`*T x N x C`).
     """
     if weights.shape != values.shape or x.shape[-2] != values.shape[-2]:
         raise ValueError(
@@ -134,7 +134,7 @@ def private_split(x: Tensor, y: Tensor, observed: Tensor, analysis: FactorAnalys
 
     :param x: Inputs (`*T x N x D`, or `N x D` for all tasks).
     :param y: (`*T x N x P`).
-    :param observed: Which entries of y count (`*T x N x P`, boolean).
+    :param observed: The entries of y that count (`*T x N x P`, boolean).
     :param analysis: The factor analysis of these data.
     """
     mean, _, reliability = scored(y, observed, analysis)

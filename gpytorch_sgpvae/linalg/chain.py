@@ -18,8 +18,8 @@ class Chain:
     r"""
     Latent functions as observations of one Markov process, :math:`\mathbf f(t) = H \mathbf s(t)`.
 
-    :param transitions: From steps of time (`... x N`) to the blocks of :math:`\Phi`, which is block diagonal: for each
-        group of blocks of a size :math:`d_g` their `... x N x K_g x d_g x d_g`.
+    :param transitions: A function from steps of time (`... x N`) to the blocks of :math:`\Phi`, which is block
+        diagonal: for each group of blocks of a size :math:`d_g` their `... x N x K_g x d_g x d_g`.
     :param stationary_covariance: :math:`P_\infty` (`... x D x D`).
     :param observation: H (`... x K x D`).
     """
@@ -60,8 +60,8 @@ class Chain:
         """
         The transitions to points from those before them.
 
-        :param times: In order (`... x N`).
-        :param since: When the chain was in the state that it starts from (`...`); by default at the first point.
+        :param times: The times of the points, in order (`... x N`).
+        :param since: The time of the state that the chain starts from (`...`); by default that of the first point.
         """
         first = times[..., :1] if since is None else since.unsqueeze(-1).expand(*times.shape[:-1], 1)
         return self.transitions(torch.diff(times, prepend=first.to(times.dtype), dim=-1).clamp_min(0.0))
@@ -139,11 +139,11 @@ class StateSteps:
 
 class MarkovPosterior(NamedTuple):
     r"""
-    What the sites make of a chain.
+    The posterior of a chain, given its sites.
 
     :param states: The states at all points.
     :param mean: The posterior mean of :math:`C \mathbf s_n` (`... x N x J`).
-    :param variance: Its posterior variances (`... x N x J`).
+    :param variance: The posterior variances (`... x N x J`).
     :param log_det: :math:`\log |B|` (`...`).
     """
 
@@ -155,7 +155,7 @@ class MarkovPosterior(NamedTuple):
 
 class Known(NamedTuple):
     """
-    What is known of a state from the points up to it.
+    The knowledge of a state from the points up to it.
 
     :param mean: m (`... x D`).
     :param reduction: R (`... x D x D`).

@@ -17,7 +17,7 @@ from torch import Tensor
 
 class Layout:
     """
-    From tensors with points in order to steps of chunks, and back.
+    The layout of tensors with points in order as steps of chunks.
 
     :param batch: The batch shape.
     :param num_points: N.
@@ -31,7 +31,7 @@ class Layout:
         self.size = batch.numel()
 
     def steps(self, points: Tensor, event: int) -> Tensor:
-        """From `... x N x event` to `steps x event x columns`."""
+        """Reorder `... x N x event` to `steps x event x columns`."""
         points = points.expand(*self.batch, *points.shape[points.dim() - event - 1 :])
         shape = points.shape[points.dim() - event :]
         points = points.reshape(self.size, self.num_points, *shape)
@@ -43,18 +43,18 @@ class Layout:
         return points.permute(order).contiguous().flatten(-2)
 
     def points(self, steps: Tensor) -> Tensor:
-        """From `steps x event x columns` to `... x N x event`."""
+        """Reorder `steps x event x columns` to `... x N x event`."""
         event = steps.dim() - 2
         steps = steps.unflatten(-1, (self.num_chunks, self.size))  # (steps, *event, chunks, batch)
         points = steps.permute(event + 2, event + 1, 0, *range(1, event + 1)).flatten(1, 2)
         return points[:, : self.num_points].reshape(*self.batch, self.num_points, *points.shape[2:])
 
     def columns(self, chunks: Tensor) -> Tensor:
-        """From `chunks x batch x event` to `event x columns`."""
+        """Reorder `chunks x batch x event` to `event x columns`."""
         return chunks.flatten(0, 1).movedim(0, -1).contiguous()
 
     def chunks(self, columns: Tensor) -> Tensor:
-        """From `event x columns` to `chunks x batch x event`."""
+        """Reorder `event x columns` to `chunks x batch x event`."""
         return columns.movedim(-1, 0).unflatten(0, (self.num_chunks, self.size))
 
 

@@ -54,7 +54,7 @@ from .functions import working_dtype
 @dataclass(frozen=True, eq=False)
 class Evidence:
     r"""
-    What a set of points says about v: the natural parameters of :math:`\prod_n l_n`. Disjoint sets of points add.
+    The evidence of a set of points about v: the natural parameters of :math:`\prod_n l_n`. Disjoint sets of points add.
 
     :param precision_mean: :math:`A (\lambda g - \lambda \mu_f)` (`*T x K x M`).
     :param precision: :math:`A \Lambda A^\top` (`*T x K x M x M`).
@@ -165,7 +165,7 @@ def entry_posterior(G: Tensor, precision: Tensor, h: Tensor) -> DensePosterior |
     The posterior of the sums :math:`\mathbf a_j^\top \mathbf f_n` that E pseudo-observations are of. Where no
     gradients are recorded, only what is asked for is computed.
 
-    :param G: Their prior covariance (`*T x E x E`).
+    :param G: The prior covariance of the sums (`*T x E x E`).
     :param precision: :math:`\lambda` (`*T x E`).
     :param h: :math:`\lambda (g - \mathbf a^\top \boldsymbol \mu)` (`*T x E`).
     """
@@ -180,11 +180,11 @@ def shift_and_shrinkage(
     A: Tensor, posterior: WhitenedPosterior | DensePosterior | FactoredPosterior
 ) -> tuple[Tensor, Tensor]:
     r"""
-    By how much q(f*) differs from the prior in its mean, and by how much its variance is smaller (`*T x K x N`),
-    computed in the dtype of A.
+    Compute the difference of q(f*) from the prior: by how much its mean is larger, and by how much its variance is
+    smaller (`*T x K x N`), in the dtype of A.
 
     :param A: :math:`A_*`, or :math:`K_{f*}` (`*T x K x M x N`).
-    :param posterior: Of the whitened inducing values, or of the function values at the context's inputs.
+    :param posterior: The posterior of the whitened inducing values, or of the function values at the context's inputs.
     """
     # A*ᵀ m, diag A*ᵀ F A*
     if isinstance(posterior, FactoredPosterior):

@@ -21,7 +21,7 @@ class EntryPosterior:
 
     :ivar weights: The weights of the pseudo-observations in posterior means (`*T x J x N`).
     :ivar reduction: :math:`P = W B^{-1} W` of the entries (`*T x E x E`).
-    :ivar kl_divergence: Of the latent functions' posterior from the prior (`*T`).
+    :ivar kl_divergence: The divergence of the latent functions' posterior from the prior (`*T`).
     """
 
     def __init__(self, K: Tensor, loadings: Tensor, precision: Tensor, h: Tensor, entries: Tensor | None):
@@ -83,7 +83,7 @@ class EntryPosterior:
         return detached
 
     def _covers(self, asked: Tensor) -> bool:
-        """Whether the posterior is about all entries that are asked for (`*T x N x J`)."""
+        """Return whether the posterior is about all entries that are asked for (`*T x N x J`)."""
         assert self.entries is not None
         covered = put_back(torch.ones_like(self.entries), self.entries, self._grid.numel()).bool()
         return not bool((asked.mT.flatten(-2) & ~covered).any())

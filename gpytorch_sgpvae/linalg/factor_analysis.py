@@ -1,5 +1,5 @@
 r"""
-Where the loadings of a linear model start: factor analysis of rows with holes, as pure functions of plain tensors.
+Starting values of a linear model's loadings: factor analysis of rows with holes, as pure functions of plain tensors.
 
 The model is that of coregionalization with private processes, for every point n and output p,
 
@@ -97,9 +97,9 @@ def factor_analysis(y: Tensor, observed: Tensor, num_factors: int, num_iteration
     - A constant output counts as one that hardly varies: a typical output's standard deviation is taken for its own.
 
     :param y: (`... x P`).
-    :param observed: Which entries of y count (`... x P`, boolean).
+    :param observed: The entries of y that count (`... x P`, boolean).
     :param num_factors: K, at least 1.
-    :param num_iterations: At most; EM stops when an observed entry gains less than 1e-7 nats.
+    :param num_iterations: The largest number of iterations; EM stops when an observed entry gains less than 1e-7 nats.
 
     Example:
         >>> import torch
@@ -154,14 +154,14 @@ def factor_scores(y: Tensor, observed: Tensor, analysis: FactorAnalysis) -> Fact
         \mathrm E [\mathbf f \mid \mathbf y] = V W^\top \Lambda (\mathbf y - \mu)
 
     :param y: (`*T x N x P`).
-    :param observed: Which entries of y count (`*T x N x P`, boolean).
+    :param observed: The entries of y that count (`*T x N x P`, boolean).
     """
     mean, variance, _ = scored(y, observed, analysis)
     return FactorScores(mean.to(y), variance.to(y))
 
 
 def scored(y: Tensor, observed: Tensor, analysis: FactorAnalysis) -> tuple[Tensor, Tensor, Tensor]:
-    """In float64, E[f | y] and its variance (`*T x N x K`) and the share a of each residual (`*T x N x P`)."""
+    """Compute, in float64, E[f | y] and its variance (`*T x N x K`) and the share a of each residual (`*T x N x P`)."""
     mean, W, noise = (tensor.double() for tensor in analysis)
     P, K = W.shape
     identity = torch.eye(K, dtype=W.dtype, device=W.device)

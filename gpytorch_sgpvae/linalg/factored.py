@@ -20,8 +20,8 @@ FEW_COLUMNS = 0.25
 @dataclass(frozen=True, eq=False)
 class FactoredPosterior:
     r"""
-    What a prior covariance K and sites with precisions :math:`\lambda` and :math:`h = \lambda g - \lambda \mu_f` say
-    together. With :math:`W = \Lambda^{1/2}`,
+    The posterior from a prior covariance K and sites with precisions :math:`\lambda` and :math:`h = \lambda g - \lambda
+    \mu_f`. With :math:`W = \Lambda^{1/2}`,
 
     .. math::
 

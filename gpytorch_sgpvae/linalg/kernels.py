@@ -32,7 +32,7 @@ class ScaledRBFKernel(ScaleKernel):
 
     Its parameters, their names, and everything else about it are GPyTorch's. The ready-made models have it by default.
 
-    :param kwargs: Of the :class:`~gpytorch.kernels.RBFKernel`: `ard_num_dims`, `batch_shape` and so on.
+    :param kwargs: Arguments of the :class:`~gpytorch.kernels.RBFKernel`: `ard_num_dims`, `batch_shape` and so on.
 
     Example:
         >>> import torch
@@ -202,7 +202,7 @@ def spread_lengthscales(num_latents: int, shortest: float, longest: float) -> Te
         \ell_k = \ell_\text{shortest} \,
         (\ell_\text{longest} / \ell_\text{shortest})^{(k - 1) / (K - 1)}, \qquad k = 1, \ldots, K
 
-    :param num_latents: How many, K.
+    :param num_latents: The number of lengthscales, K.
     :param shortest: The first one.
     :param longest: The last one.
 
@@ -240,7 +240,7 @@ def default_grouped_kernel(
     :param shortest: The first lengthscale of the rough and of the smooth group, in units of x.
     :param longest: The last one; see :func:`spread_lengthscales` for those between. Cycles change their form over this
         distance, or over four periods if that is longer.
-    :param periods: In units of the first input dimension: 24 for days, where that counts hours.
+    :param periods: The periods of cycles, in units of the first input dimension: 24 for days, where that counts hours.
 
     Example:
         >>> from gpytorch_sgpvae.linalg.kernels import default_grouped_kernel
@@ -308,7 +308,7 @@ def matern_over_time(num_latents: int, num_outputs: int, num_private: int) -> Ke
 
 
 def _matern(nu: float, input_dim: int | None, lengthscales: Tensor) -> MaternKernel:
-    """For each latent function one, which starts from the same lengthscale in each input dimension."""
+    """Make a kernel for each latent function; each starts from the same lengthscale in all input dimensions."""
     kernel = MaternKernel(nu=nu, ard_num_dims=input_dim, batch_shape=lengthscales.shape)
     kernel.lengthscale = lengthscales[:, None, None].expand(-1, 1, input_dim or 1)
     return kernel

@@ -133,7 +133,7 @@ def mean_of_many(
 
 def update(known: Known, stationary_covariance: Tensor, loadings: Tensor, precision: Tensor, h: Tensor) -> Known:
     r"""
-    From what is known before a point to what is known with it, :math:`m = m^- + X \beta` and
+    Add a point to what is known before it, :math:`m = m^- + X \beta` and
     :math:`R = R^- + X D X^\top`.
 
     :param known: :math:`m^-` and :math:`R^-` (`... x D`, `... x D x D`).
@@ -166,7 +166,7 @@ def seen(states: MarkovStates, stationary_covariance: Tensor, loadings: Tensor, 
     The posterior mean of :math:`C \mathbf s_n` (`... x N x J`), and its covariance (`... x N x J x J`) or variances
     (`... x N x J`).
 
-    :param states: Those of N points.
+    :param states: The states of N points.
     :param stationary_covariance: (`... x D x D`).
     :param loadings: C (`... x J x D`, or `... x N x J x D`, as broadcasts with `... x N`).
     :param diag: Whether the variances alone will do.
@@ -204,9 +204,9 @@ def states_at(times: Tensor, chain: Chain, sites: MarkovSites, states: MarkovSta
         m^-_* = \Phi m, \quad R^-_* = \Phi R \Phi^\top, \qquad
         r_* = \Phi_+^\top r_+, \quad N_* = \Phi_+^\top N_+ \Phi_+
 
-    :param times: In any order (`... x N*`).
+    :param times: Times in any order (`... x N*`).
     :param sites: The points (`... x N`).
-    :param states: Those of the points.
+    :param states: The states of the points.
     """
     own = sites.times
     N, batch = own.shape[-1], torch.broadcast_shapes(times.shape[:-1], states.mean.shape[:-2])
@@ -236,9 +236,9 @@ def states_after(times: Tensor, chain: Chain, since: Tensor, known: Known) -> Ma
     """
     The states at times after all points.
 
-    :param times: In any order (`... x N*`).
+    :param times: Times in any order (`... x N*`).
     :param since: The time of the last point (`...`).
-    :param known: Its state.
+    :param known: The state of the last point.
     """
     steps = (times - since.unsqueeze(-1)).clamp_min(0.0)
     mean, reduction = _moved(chain.transitions(steps), Known(known.mean.unsqueeze(-2), known.reduction.unsqueeze(-3)))
@@ -251,7 +251,7 @@ def draw_states(chain: Chain, transitions: Sequence[Tensor], shape: torch.Size) 
     :math:`\mathrm{cov} \, \boldsymbol \varepsilon_n = P_\infty - \Phi_n P_\infty \Phi_n^\top`
     (`*shape x N x D`).
 
-    :param transitions: Those to each point from the one before; the first is not looked at.
+    :param transitions: The transitions to each point from the one before; the first is not looked at.
     :param shape: The batch shape of the draws, which those of the chain and of the transitions broadcast to.
     """
     N, first, parts = transitions[0].shape[-4], 0, []

@@ -111,7 +111,7 @@ class Adjoint:
 
     def _smoother(self, r: Tensor, N: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
         """
-        From the gradients by :math:`r^+` and :math:`N^+` in front of each chunk to those behind it.
+        Take the gradients by :math:`r^+` and :math:`N^+` from in front of each chunk to behind it.
 
         :param keep: Whether to keep the gradients by everything else.
         """
@@ -176,7 +176,7 @@ class Adjoint:
 
     def _filter(self, m: Tensor, R: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
         """
-        From the gradients by m and R behind each chunk to those in front of it.
+        Take the gradients by m and R from behind each chunk to in front of it.
 
         :param keep: Whether to keep the gradients by everything else.
         """

@@ -29,8 +29,9 @@ from .products import identity_like, matvec, outer
 
 class SharedPosteriorFunction(Function):
     r"""
-    From the prior covariances :math:`K = \mathrm{diag}(K_1, \ldots, K_L)` of functions that are observed together, with
-    precision matrix H and precision times observation b, to :math:`S = (K^{-1} + H)^{-1}`, m = S b and
+    The posterior of functions that are observed together. From their prior covariances :math:`K = \mathrm{diag}(K_1,
+    \ldots, K_L)`, precision matrix H and precision times observation b it computes :math:`S = (K^{-1} + H)^{-1}`, m = S
+    b and
     :math:`\ell = \log |I + H K|`. K may be singular, and so may H: with any root :math:`K = R R^\top`
 
     .. math::
@@ -111,9 +112,9 @@ class PrivatePosterior:
     :param h: :math:`\lambda (g - \mathbf a^\top \boldsymbol \mu)` (`*T x J x N`).
 
     :ivar weights: The weights of the pseudo-observations in posterior means (`*T x J x N`).
-    :ivar shift: By how much the posterior means of the sums differ from the prior's (`*T x J x N`).
+    :ivar shift: The difference of the posterior means of the sums from the prior's (`*T x J x N`).
     :ivar variance: The posterior variances of the sums (`*T x J x N`).
-    :ivar kl_divergence: Of the latent functions' posterior from the prior (`*T`).
+    :ivar kl_divergence: The divergence of the latent functions' posterior from the prior (`*T`).
     """
 
     # The pseudo-observations that it is about: all of them.
@@ -200,7 +201,7 @@ class PrivatePosterior:
             - 2 \sum_{kl} w_{jk} w_{jl} (K_{* k} E)_{l}^\top t_j + t_j^\top D_j t_j + G_{j **} - g_j^\top t_j
 
         :param Kfs: The prior covariances of all latent functions with the other points (`*T x K x N x N*`).
-        :param variance: Their prior variances there (`*T x K x N*`).
+        :param variance: The prior variances of all latent functions there (`*T x K x N*`).
         :return: (`*T x J x N*`)
         """
         Kfs, variance = Kfs.to(self.w.dtype), variance.to(self.w.dtype)
@@ -252,7 +253,7 @@ class Functions:
         return self.loadings.index_select(-1, self._numbers(is_shared=True))
 
     def shared(self, values: Tensor) -> Tensor:
-        """What belongs to the shared functions (`*T x L x N x N*`, from `*T x K x N x N*`)."""
+        """Select the shared functions (`*T x L x N x N*`, from `*T x K x N x N*`)."""
         return values.index_select(-3, self._numbers(is_shared=True))
 
     def private_sums(self, K: Tensor) -> Tensor:

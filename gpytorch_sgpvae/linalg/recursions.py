@@ -35,12 +35,13 @@ from .columns import (
 
 class Chunk(NamedTuple):
     """
-    What a chunk does to what it is entered with, and says about it (`chunks x batch x D x D`, or `x D`).
+    The effect of a chunk on the state that it is entered with, and its evidence about it (`chunks x batch x D x D`, or
+    `x D`).
 
     :param A: The state's way through the chunk.
-    :param b: Where it is driven to.
-    :param R: What the chunk says about the state it leaves, as a reduction.
-    :param eta: What it says about the state it is entered with, as precision times mean.
+    :param b: The mean of the state it leaves, if it is entered with mean 0.
+    :param R: The evidence of the chunk about the state it leaves, as a reduction.
+    :param eta: The evidence about the state it is entered with, as precision times mean.
     :param J: Likewise, as a precision.
     """
 
@@ -58,7 +59,8 @@ class Entered(NamedTuple):
     :param mean: m of the state before its first transition.
     :param reduction: R likewise.
     :param M: The derivative of the mean of the state it leaves by that mean.
-    :param score: What it alone says about the state it is entered with, :math:`(I + J P)^{-1} (\\eta - J m)`.
+    :param score: The evidence of the chunk alone about the state it is entered with, :math:`(I + J P)^{-1} (\\eta - J
+        m)`.
     :param information: Likewise, :math:`(I + J P)^{-1} J`.
     """
 
@@ -94,7 +96,7 @@ class Process:
         cls, num_chunks: int, transitions: Sequence[Tensor], P_inf: Tensor, C: Tensor, precision: Tensor, h: Tensor
     ) -> Process:
         """
-        From tensors with points in order, all of the same batch shape but those that all of it shares.
+        Arrange tensors with points in order, all of the same batch shape except those that all of it shares.
 
         :param transitions: (`... x N x K_g x d_g x d_g` for each group).
         :param P_inf: (`... x D x D`, or `D x D`).
@@ -127,7 +129,7 @@ class Process:
 @dataclass(eq=False)
 class Filtered:
     """
-    What the filter leaves of each point, for the smoother and the gradient.
+    The filter's results at each point, which the smoother and the gradient need.
 
     :param m: :math:`m^-` (`steps x D x columns`).
     :param R: :math:`R^-` (`steps x D x D x columns`).
@@ -148,7 +150,7 @@ class Filtered:
 @dataclass(eq=False)
 class Smoothed:
     """
-    What the smoother adds to it.
+    The smoother's results at each point.
 
     :param r: (`steps x D x columns`).
     :param N: (`steps x D x D x columns`).
@@ -167,7 +169,7 @@ class Smoothed:
 
 
 def pass_through(process: Process) -> Chunk:
-    """What each chunk makes of any state that it is entered with: the filter, from states that are known."""
+    """Compute the effect of each chunk on any state that it is entered with: the filter, from states that are known."""
     columns, size = process.h.shape[-1], process.P_inf.shape[0]
     R = process.P_inf.expand(size, size, columns).contiguous()
     A = torch.eye(size, dtype=R.dtype, device=R.device).unsqueeze(-1).expand_as(R).contiguous()
@@ -187,7 +189,7 @@ def pass_through(process: Process) -> Chunk:
 
 def enter(process: Process, start: tuple[Tensor, Tensor]) -> Entered:
     """
-    What each chunk is entered with.
+    Compute the state that each chunk is entered with.
 
     :param start: m and R before the first chunk (`batch x D`, `batch x D x D`).
     """
@@ -215,7 +217,7 @@ def enter(process: Process, start: tuple[Tensor, Tensor]) -> Entered:
 
 
 def filter_forward(process: Process, m: Tensor, R: Tensor) -> Filtered:
-    """From what each chunk is entered with (`D x columns`, `D x D x columns`)."""
+    """Filter each chunk, from the state that it is entered with (`D x columns`, `D x D x columns`)."""
     J, columns = process.h.shape[1:]
     steps, size = process.num_steps, len(m)
     empty = process.h.new_empty
@@ -234,7 +236,7 @@ def filter_forward(process: Process, m: Tensor, R: Tensor) -> Filtered:
 
 
 def smooth_backward(process: Process, filtered: Filtered, r: Tensor, N: Tensor) -> Smoothed:
-    """From what is known behind each chunk (`D x columns`, `D x D x columns`), :math:`r^+` and :math:`N^+`."""
+    """Smooth each chunk, given what is behind it, :math:`r^+` and :math:`N^+` (`D x columns`, `D x D x columns`)."""
     rs, Ns = torch.empty_like(filtered.m), torch.empty_like(filtered.R)
     r_plus, Ys = torch.empty_like(filtered.m), torch.empty_like(filtered.X)
     means, variances = torch.empty_like(filtered.beta), torch.empty_like(filtered.beta)
@@ -259,7 +261,7 @@ def smooth_backward(process: Process, filtered: Filtered, r: Tensor, N: Tensor) 
 
 
 def behind(entered: Entered) -> tuple[Tensor, Tensor]:
-    """What is known behind each chunk, r⁺ and N⁺ (`chunks x batch x D`, `chunks x batch x D x D`)."""
+    """Compute what is known behind each chunk, r⁺ and N⁺ (`chunks x batch x D`, `chunks x batch x D x D`)."""
     r, N = torch.zeros_like(entered.mean), torch.zeros_like(entered.reduction)
     for c in reversed(range(len(r) - 1)):
         M = entered.M[c + 1]
@@ -279,7 +281,7 @@ def answers(process: Process, filtered: Filtered, M: Tensor, h: Tensor) -> Tenso
         m = m^- + X E (h - \Lambda C m^-), \qquad r = r^+ + C^\top (E (h - \Lambda C m^-) - D X^\top r^+)
 
     :param process: The process, whose own h is not looked at.
-    :param filtered: What the filter found.
+    :param filtered: The filter's results.
     :param M: The way of a state's mean through each chunk (`chunks x batch x D x D`).
     :param h: (`steps x J x S x columns`).
     """

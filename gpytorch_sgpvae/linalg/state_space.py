@@ -58,9 +58,9 @@ class StateSpace:
     The sum of two state spaces is that of the sum of two independent processes, and has :math:`d_1 + d_2` dimensions;
     their product has the product of the two kernels, and :math:`d_1 d_2` dimensions. All tensors are float64.
 
-    :param transition: From steps :math:`\Delta \ge 0` (`... x N`) to :math:`\boldsymbol \Phi` (`... x N x d x d`). The
-        leading dimensions of the steps broadcast with the batch shape: with batch shape `K`, steps `*T x 1 x N` give
-        `*T x K x N x d x d`.
+    :param transition: A function from steps :math:`\Delta \ge 0` (`... x N`) to :math:`\boldsymbol \Phi` (`... x N x d
+        x d`). The leading dimensions of the steps broadcast with the batch shape: with batch shape `K`, steps `*T x 1 x
+        N` give `*T x K x N x d x d`.
     :param stationary_covariance: :math:`\mathbf P_\infty` (`*batch x d x d`).
     :param observation: :math:`\mathbf h` (`d` or `*batch x d`).
     :param neglected: A bound on how far :math:`k(\tau)` above is from the kernel it stands for, at any lag

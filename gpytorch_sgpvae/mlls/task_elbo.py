@@ -71,7 +71,7 @@ class TaskELBO(MarginalLogLikelihood):
         The bound of the model's own q(f) at a context's inputs.
 
         :param context: The tasks.
-        :param seen: What the model is conditioned on, if not the context itself.
+        :param seen: The context that the model is conditioned on, if not the context itself.
         :param chunk_size: Compute for so many points at a time, and each chunk again in the backward pass: the same
             bound and gradients in the memory of one chunk, for about twice the time.
         :param kwargs: Passed to the likelihood's `expected_log_prob`, `base_samples` (`S x *T x N x K`) among them.
@@ -103,7 +103,7 @@ class TaskELBO(MarginalLogLikelihood):
         return self._add_global_terms(torch.stack(parts).sum(0))
 
     def _expected_log_prob(self, variational_dist_f: MultivariateNormal, target: Tensor, **kwargs: Any) -> Tensor:
-        """Of all points together (`*T`)."""
+        """Sum the expectations of all points (`*T`)."""
         mean, num_points = variational_dist_f.mean, variational_dist_f.event_shape[0]
         if len(variational_dist_f.event_shape) == 1 and target.dim() == mean.dim() + 1 and target.shape[-1] == 1:
             # One output as a column: GPyTorch's likelihoods would broadcast it against q(f) to N x N.
@@ -119,7 +119,7 @@ class TaskELBO(MarginalLogLikelihood):
         return log_probs.sum(-1)
 
     def _add_global_terms(self, expected_log_prob: Tensor) -> Tensor:
-        """What is not a sum over points (`*T`)."""
+        """Add the terms that are no sums over points (`*T`)."""
         elbo = expected_log_prob - self.beta * self.model.variational_strategy.kl_divergence()
         for added_loss_term in self.model.added_loss_terms():
             elbo = elbo - added_loss_term.loss() / self.num_tasks

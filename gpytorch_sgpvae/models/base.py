@@ -78,7 +78,7 @@ class AmortizedModel(gpytorch.Module):
         return amortized_strategy(self.model)
 
     def forward(self, x: Tensor, **kwargs: Any) -> MultivariateNormal:
-        """What :attr:`model` returns: q(f) at x given `context=`, or the prior with `prior=True`."""
+        """Call :attr:`model`: q(f) at x given `context=`, or the prior with `prior=True`."""
         return self.model(x, **kwargs)
 
     def elbo(
@@ -152,8 +152,8 @@ class AmortizedModel(gpytorch.Module):
         r"""
         Predict the outputs of a task, seen or unseen, without gradients.
 
-        :param x: Where to predict (`*T x N x D`).
-        :param context: What was observed.
+        :param x: The inputs to predict at (`*T x N x D`).
+        :param context: The observed data.
         :param num_samples: Number of samples of the latent functions.
         :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
         """
@@ -214,7 +214,7 @@ def make_network(
 
 
 def couples_latents(network: torch.nn.Module) -> bool:
-    """Whether a network's sites couple the latent functions, which then are inferred together."""
+    """Return whether a network's sites couple the latent functions, which are then inferred together."""
     return getattr(network, "couples_latents", False)
 
 

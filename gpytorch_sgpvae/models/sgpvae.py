@@ -45,7 +45,7 @@ class SGPVAE(AmortizedModel):
         default a scaled RBF kernel with a lengthscale for each input dimension and latent function.
     :param decoder: A module that maps `... x K` to `... x P`; by default an :class:`~gpytorch_sgpvae.MLP`,
         or with `"jointfactornet"` a :class:`~gpytorch_sgpvae.LinearPlus` that starts out linear, to which it is tied.
-    :param observation_model: By default :class:`~gpytorch_sgpvae.GaussianObservations`.
+    :param observation_model: The family of the outputs; by default :class:`~gpytorch_sgpvae.GaussianObservations`.
     :param hidden_sizes: Units in each hidden layer of the network and the decoder, where they are not given.
     :param learn_inducing_locations: Whether the inducing points are parameters of the model.
     :param num_private: Number of further latent functions that each output has for itself, with `"jointfactornet"`:

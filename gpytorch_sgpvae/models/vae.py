@@ -31,7 +31,7 @@ class VAE(AmortizedModel):
     :param num_latents: Number of latent values K of a point.
     :param network: `"factornet"`, `"indexnet"`, `"pointnet"`, `"zeroimputation"`, or a module of your own.
     :param decoder: A module that maps `... x K` to `... x P`; by default an :class:`~gpytorch_sgpvae.MLP`.
-    :param observation_model: By default :class:`~gpytorch_sgpvae.GaussianObservations`.
+    :param observation_model: The family of the outputs; by default :class:`~gpytorch_sgpvae.GaussianObservations`.
     :param hidden_sizes: Units in each hidden layer of the network and the decoder, where they are not given.
 
     :ivar model: The model of the latent values.

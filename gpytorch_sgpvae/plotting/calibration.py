@@ -1,4 +1,4 @@
-"""Whether intervals hold what they promise."""
+"""A picture that shows whether intervals hold what they promise."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def plot_calibration(
     outputs: Sequence[int] | None = None,
 ) -> Axes:
     r"""
-    How many of the values lie in the central interval of a given probability, over that probability: on the diagonal
-    if the prediction is calibrated, below it if its intervals are too narrow. The black line is of all values
-    together; beyond seven outputs each of them is a gray one.
+    Draw how many of the values lie in the central interval of a given probability, over that probability: on the
+    diagonal if the prediction is calibrated, below it if its intervals are too narrow. The black line is of all values
+    together; up to seven outputs have a color each, and more of them are gray.
 
     :param prediction: The prediction.
     :param y: The values (`*T x N x P`, or `*T x N` for one output); NaN is not counted.
-    :param names: What all the P outputs are called.
-    :param axes: Where to draw.
-    :param outputs: Which outputs to draw and to count; by default all.
+    :param names: The names of all the P outputs.
+    :param axes: The axes to draw on.
+    :param outputs: The outputs to draw and to count; by default all.
 
     Example:
         >>> import torch

@@ -32,9 +32,9 @@ def plot_latents(
     :param x: One coordinate of the inputs (`N`, `N x 1` or `*T x N x 1`); of several choose one, as in `x[:, 0]`.
     :param latents: A posterior, which is asked at x and brings its inducing points; or q(f) at the inputs; or a
         prediction there.
-    :param inducing_points: That coordinate of the inducing points (`M`, `M x 1` or `K x M x 1`).
-    :param task: Which task of a batch.
-    :param axes: Where to draw.
+    :param inducing_points: The same coordinate of the inducing points (`M`, `M x 1` or `K x M x 1`).
+    :param task: The index of a task in a batch.
+    :param axes: The axes to draw on.
 
     Example:
         >>> import torch

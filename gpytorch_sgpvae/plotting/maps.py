@@ -34,8 +34,8 @@ def plot_map(
     :param x: The places (`N x 2`): to the right, upwards. Of latitude and longitude give `x[:, [1, 0]]`. Or the centers
         of the cells of a grid (`H x W x 2`).
     :param values: (`N`, or `H x W`); NaN is a missing value.
-    :param label: Of the color bar.
-    :param axes: Where to draw.
+    :param label: The label of the color bar.
+    :param axes: The axes to draw on.
     :param colorbar: Whether there is one; a second layer on the same axes shares that of the first, with its `vmin` and
         `vmax`.
     :param kwargs: Passed to :meth:`matplotlib.axes.Axes.scatter`, or of a grid to
@@ -88,17 +88,17 @@ def plot_predicted_map(
     axes: Sequence[Axes] | np.ndarray | None = None,
 ) -> np.ndarray:
     r"""
-    What is predicted at places, and how surely: the mean of one output, and beside it the standard deviation. Observed
-    values are dots in the colors of the mean, and black ones on the standard deviation.
+    Draw what is predicted at places, and how surely: the mean of one output, and beside it the standard deviation.
+    Observed values are dots in the colors of the mean, and black dots on the standard deviation.
 
     :param x: The places (`N x 2`), or a grid of them (`H x W x 2`), see :func:`plot_map`.
     :param prediction: The prediction there, with a row for each place; those of a grid are the rows of
         `x.reshape(-1, 2)`.
-    :param output: Which output.
-    :param label: What it is called, with its unit.
-    :param context: What was observed, in the units of the prediction, with inputs of the same two coordinates.
-    :param where: Which of the places to draw (`N` or `H x W`), such as those that are not in the sea; by default all.
-    :param axes: Where to draw, two of them.
+    :param output: The index of the output.
+    :param label: The name of the output, with its unit.
+    :param context: The observed data, in the units of the prediction, with inputs of the same two coordinates.
+    :param where: The places to draw (`N` or `H x W`, boolean), such as those that are not in the sea; by default all.
+    :param axes: The two axes to draw on.
     :return: The axes of the mean and of the standard deviation.
 
     Example:

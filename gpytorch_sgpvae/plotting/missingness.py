@@ -1,4 +1,4 @@
-"""Where a table has holes."""
+"""A picture of the holes of a table."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ def plot_missingness(
     axes: Axes | None = None,
 ) -> Axes:
     r"""
-    Where a table has holes: its rows from left to right, its outputs below each other, black where an entry is missing
-    (of many rows the fraction of those that share a pixel), and beside each output's name how much of it is missing.
+    Draw the holes of a table: its rows from left to right, its outputs below each other, black where an entry is
+    missing. Where several rows share a pixel, its shade is the missing fraction of them. Beside each output's name
+    stands how much of it is missing.
 
     :param y: (`N x P`); NaN is a missing entry.
-    :param names: What the P outputs are called.
+    :param names: The names of the P outputs.
     :param task_sizes: Numbers of rows of the tasks, where these follow each other: of up to 60, borders are drawn.
-    :param axes: Where to draw.
+    :param axes: The axes to draw on.
 
     Example:
         >>> import torch

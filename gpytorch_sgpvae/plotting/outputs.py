@@ -1,4 +1,4 @@
-"""What was observed, what was not, and what is predicted."""
+"""A picture of the outputs: observed, held out and predicted."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def plot_outputs(
     :param x: One coordinate of the predicted inputs (`N`, `N x 1` or `*T x N x 1`); of several choose one, as in
         `x[:, 0]`.
     :param prediction: The prediction there.
-    :param context: What was observed, in the units of the prediction, with inputs of that one coordinate; NaN is a
+    :param context: The observed data, in the units of the prediction, with inputs of that one coordinate; NaN is a
         missing value.
-    :param held_out: What should have been predicted, in the same way; NaN is a value that nobody knows.
-    :param names: What all the P outputs are called.
-    :param outputs: Which outputs to draw; by default all.
-    :param task: Which task of a batch.
-    :param axes: Where to draw, one for each output.
+    :param held_out: The values that should have been predicted, in the same form; NaN is a value that nobody knows.
+    :param names: The names of all the P outputs.
+    :param outputs: The outputs to draw; by default all.
+    :param task: The index of a task in a batch.
+    :param axes: The axes to draw on, one for each output.
     :return: The axes, one for each output.
 
     Example:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def new_axes(number: int, rows: bool = False) -> np.ndarray:
-    """So many panels, below each other or side by side."""
+    """Make the given number of panels, below each other or side by side."""
     import matplotlib.pyplot as plt
 
     shape = (number, 1) if rows else (1, number)
@@ -29,7 +29,7 @@ def as_panels(axes: Axes | Sequence[Axes] | np.ndarray, number: int, things: str
 
 def legend_entries(panels: Sequence[Axes] | np.ndarray) -> dict[str, list[Any]]:
     """
-    What is drawn on any of several panels, each label once: the arguments of one legend for all of them.
+    Gather the labels of several panels, each of them once: the arguments of one legend for all.
 
     :param panels: The axes.
 

@@ -1,4 +1,4 @@
-"""From tensors of any dtype, on any device, to what can be drawn."""
+"""Conversion of tensors of any dtype, on any device, to what can be drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run went."""
+"""A picture of a training run."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def plot_training_curves(
     axes: Axes | Sequence[Axes] | np.ndarray | None = None,
 ) -> np.ndarray:
     r"""
-    How a run went: a panel for the bound, for the scores of held-out entries, for coverage and for hyperparameters, of
-    those that there are, and one for each name of your own. The curve `train_elbo` is that of single batches, and shown
-    with its running mean.
+    Draw how a training run went. There is a panel for the bound, for the scores of held-out entries, for coverage and
+    for hyperparameters, where the history has them, and one for each name of your own. The curve `train_elbo` is that
+    of single batches, and shown with its running mean.
 
-    :param history: Of each name the steps and the values there, as a
+    :param history: For each name the steps and the values there, as a
         :class:`~gpytorch_sgpvae.training.TrainingCurves` has it in its `history`.
-    :param axes: Where to draw, one for each panel (see :func:`training_panels`).
+    :param axes: The axes to draw on, one for each panel (see :func:`training_panels`).
     :return: The axes, one for each panel.
 
     Example:
@@ -67,7 +67,7 @@ def training_panels(history: Mapping[str, Any]) -> dict[str, list[str]]:
     """
     The titles of the panels of :func:`plot_training_curves`, and the names in each.
 
-    :param history: As there.
+    :param history: The history, as for :func:`plot_training_curves`.
     """
     panels = {title: [name for name in names if name in history] for title, names in TRAINING_PANELS.items()}
     known = {name for names in panels.values() for name in names}

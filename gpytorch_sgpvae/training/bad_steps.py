@@ -34,7 +34,7 @@ class BadSteps:
     """
     Counts the training steps that are skipped.
 
-    :param limit: So many in a row are too many.
+    :param limit: The number of bad steps in a row that ends the run.
     """
 
     def __init__(self, limit: int):

@@ -63,7 +63,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def _previous(path: Path) -> Path | None:
-    """Where the checkpoint that is replaced is kept, if it is one that a run goes on from."""
+    """Return the path where the replaced checkpoint is kept, if it is one that a run can go on from."""
     return path.with_name(PREVIOUS) if path.name == LAST else None
 
 
@@ -80,7 +80,7 @@ class RunCheckpoint(ModelCheckpoint):
     run is taken up exactly. After SIGTERM (as a cluster sends it) and before an early end it saves at the next of them,
     if there is time for one.
 
-    :param folder: Where to.
+    :param folder: The folder to write to.
     :param every_n_steps: Steps between two checkpoints: what a kill can cost at the most.
     """
 
@@ -162,7 +162,7 @@ class BestCheckpoint(ModelCheckpoint):
     """
     Keeps `best.ckpt`, the model with the best score so far.
 
-    :param folder: Where to.
+    :param folder: The folder to write to.
     :param monitor: Name of the score.
     :param mode: Whether the best is its `"min"` or its `"max"`.
     """
@@ -213,8 +213,8 @@ def check_checkpoint(checkpoint: dict[str, Any], state_dict: dict[str, Tensor]) 
     """
     Refuse a checkpoint that is not of the model at hand.
 
-    :param state_dict: Of that model.
-    :return: What the checkpoint was stamped with.
+    :param state_dict: The state of that model.
+    :return: The stamp that the checkpoint was saved with.
     """
     stamp = checkpoint.get(STAMP)
     if stamp is None:

@@ -21,7 +21,7 @@ class TrainingCurves(Callback):
 
     :param path: File of the picture.
 
-    :ivar dict history: Of each name the steps and the values.
+    :ivar dict history: The steps and the values of each name.
     """
 
     def __init__(self, path: str | Path):

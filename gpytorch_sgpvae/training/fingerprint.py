@@ -1,4 +1,4 @@
-"""What a run notes of its tasks, so that it is not taken up with others by mistake."""
+"""Fingerprints of tasks, which a run keeps so that it is not taken up with other tasks by mistake."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MOST_TASKS, MOST_FUNCTIONS, MOST_ROWS = 32, 2, 64
 
 def fingerprint(dataset: TaskDataset) -> dict[str, Any]:
     """
-    What tells the tasks of a dataset from others: how many they are, and hashes of their ids, their lengths and their
-    numbers, of a bounded sample of tasks and rows. Of functions a few are called, twice: of those that return something
-    else each time, nothing is noted.
+    Tell the tasks of a dataset from others: by their number, and by hashes of their ids, lengths and numbers, of a
+    bounded sample of tasks and rows. Where tasks are functions, a few of them are called, twice: nothing is noted of a
+    function that returns something else each time.
 
     :param dataset: The tasks, or windows of series.
 
@@ -49,7 +49,7 @@ def check_fingerprint(saved: dict[str, Any], present: dict[str, Any]) -> None:
     Raise if a run was begun with other tasks.
 
     :param saved: The fingerprint of the tasks that it was begun with.
-    :param present: That of those at hand.
+    :param present: The fingerprint of the tasks at hand.
     """
     words = {
         "number": "how many they are",
@@ -116,7 +116,7 @@ def _rows(*values: Any) -> list[bytes]:
 
 
 def _sample(values: Any, most: int) -> list[Any]:
-    """At most so many of a sequence, spread evenly, with the first and the last."""
+    """Take at most the given number of elements of a sequence, spread evenly, with the first and the last."""
     n = len(values)
     if n <= most:
         return [values[i] for i in range(n)]
@@ -124,7 +124,7 @@ def _sample(values: Any, most: int) -> list[Any]:
 
 
 def _name(id_: Any) -> str:
-    """What an id is called in any process: not by its address."""
+    """Name an id as any process would name it: not by its address."""
     return repr(id_) if type(id_).__repr__ is not object.__repr__ else type(id_).__name__
 
 

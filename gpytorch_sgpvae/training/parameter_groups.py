@@ -1,4 +1,4 @@
-"""What an optimizer treats differently: hyperparameters, inducing points, networks."""
+"""The groups of parameters that an optimizer treats differently: hyperparameters, inducing points, networks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ def parameter_groups(module: torch.nn.Module, learning_rate: float | Mapping[str
     Groups for a torch optimizer, by name. A parameter of a GPyTorch module (a kernel, a mean, a likelihood) is a
     hyperparameter, one of a plain torch module (a layer of the inference network or of the decoder) a network's.
 
-    :param module: What to train.
-    :param learning_rate: Of all groups, or of each: `"hyperparameters"`, `"inducing_points"`, `"networks"`.
+    :param module: The module to train.
+    :param learning_rate: One learning rate for all groups, or one for each: `"hyperparameters"`, `"inducing_points"`,
+        `"networks"`.
     """
     rates = learning_rate if isinstance(learning_rate, Mapping) else dict.fromkeys(GROUPS, learning_rate)
     if set(rates) != set(GROUPS):

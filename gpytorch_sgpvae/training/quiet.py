@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Without what it says of devices, tips, and runs without validation."""
+    """Silence Lightning's messages about devices, tips, and runs without validation."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -62,8 +62,8 @@ class SGPVAEModule(LightningModule):
 
     :param model: A ready-made model, or an approximate GP with an amortized strategy.
     :param likelihood: The likelihood, where the model does not bring one.
-    :param learning_rate: Of Adam, or a mapping with one for each of `"hyperparameters"` (of kernels, means and noise),
-        `"inducing_points"` and `"networks"` (inference network and decoder).
+    :param learning_rate: Adam's learning rate, or a mapping with one for each of `"hyperparameters"` (of kernels, means
+        and noise), `"inducing_points"` and `"networks"` (inference network and decoder).
     :param schedule: `"cosine"` to decay the learning rates to zero over the run, None to keep them, or a function of
         the optimizer and the number of steps that returns a scheduler, which then takes one step each step.
     :param lr_warmup_steps: Steps in which the learning rates grow from zero, before the schedule.
@@ -80,7 +80,7 @@ class SGPVAEModule(LightningModule):
     :param validation_samples: Monte Carlo samples in validation.
     :param rescale: Mean and standard deviation of each output (`P`) if they were normalized: held-out scores are then
         in the original units.
-    :param max_skipped_steps: So many skipped steps in a row end the training.
+    :param max_skipped_steps: The number of skipped steps in a row that ends the training.
     :param check_tasks: Whether a run refuses to go on with other tasks than it was begun with.
 
     Example:
@@ -162,7 +162,7 @@ class SGPVAEModule(LightningModule):
 
     @property
     def skipped_steps(self) -> int:
-        """How many training steps had to be skipped."""
+        """The number of training steps that had to be skipped."""
         return self.bad_steps.total
 
     def elbo(self, batch: TaskBatch, beta: float = 1.0, hide: float = 0.0, num_samples: int | None = None) -> Tensor:
@@ -186,7 +186,8 @@ class SGPVAEModule(LightningModule):
 
     def hide(self, context: Context, probability: float, draws: TaskDraws) -> Context:
         """
-        What the network is shown of a batch in training: for a subclass that knows which holes it will meet.
+        Hide entries of a batch from the network in training; override it where you know the holes that the model will
+        meet.
 
         :param context: The batch.
         :param probability: The parameter `hide`.
@@ -196,7 +197,7 @@ class SGPVAEModule(LightningModule):
 
     def hide_in_validation(self, batch: TaskBatch, draws: TaskDraws) -> Context:
         """
-        What the model is shown of a batch in validation; it is judged by the rest.
+        Hide entries of a batch from the model in validation; they are what it is judged by.
 
         :param batch: The batch.
         :param draws: Random numbers of its tasks, the same in every epoch.
@@ -380,7 +381,7 @@ class SGPVAEModule(LightningModule):
                 self.log(name, value, prog_bar=name in ("noise", "lengthscale_min", "lengthscale_max"), batch_size=1)
 
     def _summary(self) -> dict[str, Tensor | float]:
-        """What people watch while a model trains."""
+        """Gather what people watch while a model trains."""
         gp, likelihood = self._parts
         summary: dict[str, Tensor | float] = {"beta": self._beta()}
         kernels = [module for module in gp.modules() if isinstance(module, gpytorch.kernels.Kernel)]
@@ -409,7 +410,7 @@ class SGPVAEModule(LightningModule):
 
 
 def _num_functions(gp: ApproximateGP) -> int:
-    """How many functions the likelihood sees at an input: what wraps the strategy knows."""
+    """Count the functions that the likelihood sees at an input, which the wrapper of the strategy knows."""
     if hasattr(gp.variational_strategy, "num_tasks"):  # of a wrapper, which may mix the latent functions
         return gp.variational_strategy.num_tasks
     return amortized_strategy(gp).num_latents or 1

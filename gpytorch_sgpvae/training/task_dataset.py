@@ -16,13 +16,13 @@ from .windows import Windows
 
 class TaskIndex(NamedTuple):
     """
-    What a :class:`TaskSampler` asks a :class:`TaskDataset` for.
+    The key by which a :class:`TaskSampler` asks a :class:`TaskDataset` for a task.
 
-    :param number: Which task.
+    :param number: The index of the task.
     :param weight: 1, or 0 for a task that only fills up a batch.
-    :param seed: Of everything random about the task in this epoch.
-    :param epoch_seed: Of what tasks share in this epoch: where the windows of a series start. None where tasks are not
-        shuffled, and windows start at fixed rows.
+    :param seed: The seed of everything random about the task in this epoch.
+    :param epoch_seed: The seed of what tasks share in this epoch: where the windows of a series start. None where tasks
+        are not shuffled, and windows start at fixed rows.
     """
 
     number: int
@@ -62,8 +62,8 @@ class TaskBatch(NamedTuple):
     :param y: (`T x N x P`, or `T x N`), NaN is missing.
     :param weights: Factor of each task's bound in the loss, 0 for tasks that only fill up a batch (`T`).
     :param lengths: Number of points of each task, without padding.
-    :param ids: What the tasks are called.
-    :param seeds: Of the random numbers of each task.
+    :param ids: The names of the tasks.
+    :param seeds: The seeds of each task's random numbers.
 
     Example:
         >>> import torch
@@ -102,9 +102,9 @@ class TaskDataset(Dataset):
         memory-mapped ones too; contexts without a batch; or functions without arguments that return any of these,
         called whenever the task is needed (functions that a process can be sent, if there are workers). Torch's random
         numbers in such a function come from a seed of the task and the epoch.
-    :param ids: What messages call the tasks; by default 0, 1, ....
-    :param lengths: Their numbers of points, for :class:`~gpytorch_sgpvae.training.TaskSampler` to group them by. By
-        default they are looked up, for which a function has to be called once.
+    :param ids: The tasks' names in messages; by default 0, 1, ....
+    :param lengths: The tasks' numbers of points, for :class:`~gpytorch_sgpvae.training.TaskSampler` to group them by.
+        By default they are looked up, for which a function has to be called once.
     :param dtype: Convert to this dtype.
 
     Example:
@@ -210,8 +210,8 @@ class TaskDataset(Dataset):
         """
         The x and y of a task as they are kept, tensors or arrays, or as its function returns them.
 
-        :param i: Which task.
-        :param seed: Of the function's random numbers.
+        :param i: The index of the task.
+        :param seed: The seed of the function's random numbers.
         """
         task = self.tasks[i]
         if callable(task):
@@ -244,7 +244,7 @@ class TaskDataset(Dataset):
 
 class WindowDataset(TaskDataset):
     """
-    What :meth:`TaskDataset.windows` returns.
+    The dataset that :meth:`TaskDataset.windows` returns.
 
     :param series: The dataset of whole series.
     """
@@ -270,7 +270,7 @@ def collate_tasks(tasks: Sequence[Task]) -> TaskBatch:
     """
     A batch of tasks, padded to the longest of them: the `collate_fn` of a :class:`torch.utils.data.DataLoader`.
 
-    :param tasks: Of a :class:`TaskDataset`.
+    :param tasks: Tasks of a :class:`TaskDataset`.
     """
     ids = [task.id for task in tasks]
     x, y = pad_tasks(((task.x, task.y) for task in tasks), ids)

@@ -24,7 +24,7 @@ class TaskLoader:
     :param shuffle: Whether their order is drawn anew for each epoch, and where
         :meth:`~gpytorch_sgpvae.training.TaskDataset.windows` start.
     :param group_by_length: Whether tasks of similar length go into the same batches, for less padding.
-    :param seed: Of the order, and of the tasks' own seeds.
+    :param seed: The seed of the order, and of the tasks' own seeds.
     :param kwargs: Passed to the DataLoader: `num_workers`, `pin_memory`, `persistent_workers`, `prefetch_factor`, ....
 
     Example:
@@ -56,7 +56,10 @@ class TaskLoader:
 
     @property
     def batch_sampler(self) -> TaskSampler:
-        """As a DataLoader calls it; Lightning tells `sampler` of new epochs, and looks here whether it shuffles."""
+        """
+        The loader's sampler, by the name that a DataLoader uses. Lightning tells `sampler` of new epochs, and looks
+        here whether it shuffles.
+        """
         return self.sampler
 
     @property
@@ -74,7 +77,7 @@ class TaskLoader:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the present epoch has got to, as numbers."""
+        """Return the position in the present epoch, as numbers."""
         return {**self.sampler.state_dict(), "position": self._arrived}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

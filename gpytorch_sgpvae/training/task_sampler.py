@@ -35,12 +35,12 @@ class TaskSampler(Sampler[list[TaskIndex]]):
     :param shuffle: Whether their order is drawn anew for each epoch, and where
         :meth:`~gpytorch_sgpvae.training.TaskDataset.windows` start.
     :param group_by_length: Whether tasks of similar length go into the same batches, for less padding.
-    :param seed: Of the order, and of the tasks' own seeds.
+    :param seed: The seed of the order, and of the tasks' own seeds.
     :param num_replicas: Number of processes R; by default those of :mod:`torch.distributed`, if it is in use.
-    :param rank: Which of them this is.
+    :param rank: The number of this process among them.
 
     :ivar int epoch: The epoch of the present iteration; the one after a complete iteration is of the next.
-    :ivar int position: How many batches of it have been given out.
+    :ivar int position: The number of batches of this epoch that have been given out.
 
     Example:
         >>> import torch
@@ -94,7 +94,7 @@ class TaskSampler(Sampler[list[TaskIndex]]):
 
     @property
     def tasks_per_step(self) -> int:
-        """Of all processes together."""
+        """The number of tasks that all processes together take in a step."""
         return self.batch_size * self.num_replicas
 
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class TaskSampler(Sampler[list[TaskIndex]]):
 
     @property
     def next_position(self) -> int:
-        """Where the next iteration begins: with the first batch, unless an epoch is to be taken up again."""
+        """The batch that the next iteration begins with: the first, unless an epoch is to be taken up again."""
         return 0 if self.position >= len(self) else self._start
 
     def set_epoch(self, epoch: int) -> None:
@@ -119,7 +119,7 @@ class TaskSampler(Sampler[list[TaskIndex]]):
             self.epoch, self.position, self._start = epoch, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the present epoch has got to, as numbers."""
+        """Return the position in the present epoch, as numbers."""
         return {
             "epoch": self.epoch,
             "position": self.position,

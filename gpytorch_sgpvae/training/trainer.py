@@ -30,7 +30,7 @@ def make_trainer(
     `best.ckpt`, if a score is monitored; `curves.png`; and logs. Ctrl-C ends the training after the present step, and
     leaves the model as it is then.
 
-    :param folder: Of the run; None for a run that leaves nothing behind.
+    :param folder: The folder of the run; None for a run that leaves nothing behind.
     :param log: `"csv"` or `"tensorboard"`.
     :param checkpoint_every: Steps between two checkpoints: what a kill can cost at the most.
     :param monitor: The score whose best model is kept: `"val_elbo"`, `"val_mae"`, `"val_nll"`.

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 class WindowId(NamedTuple):
     """
-    What a window is called.
+    The name of a window.
 
     :param task: The id of the series that it is cut from.
-    :param number: Which of the series' windows it is: 0, 1, ... along time.
+    :param number: The window's number among those of its series: 0, 1, ... along time.
     """
 
     task: Any
@@ -39,7 +39,7 @@ class Windows(Sequence[Callable[[], tuple[Any, Any]]]):
     :param series: The dataset of whole series.
     :param length: Rows of a window.
     :param stride: Rows from the start of a window to the start of the next.
-    :param time_column: Which column of x is the time.
+    :param time_column: The column of x that is the time.
     """
 
     def __init__(self, series: TaskDataset, length: int, stride: int, time_column: int):
@@ -73,7 +73,7 @@ class Windows(Sequence[Callable[[], tuple[Any, Any]]]):
 
     @property
     def ids(self) -> Sequence[WindowId]:
-        """What the windows are called."""
+        """The names of the windows."""
         return _WindowIds(self)
 
     @property
@@ -86,7 +86,7 @@ class Windows(Sequence[Callable[[], tuple[Any, Any]]]):
         ]
 
     def locate(self, number: int) -> tuple[int, int]:
-        """Which series a window is of, and which of that series' windows it is."""
+        """Find the series that a window is of, and the window's number among those of that series."""
         number = range(len(self))[number]
         series = bisect_right(self.ends, number)
         return series, number - (self.ends[series - 1] if series else 0)
@@ -95,8 +95,8 @@ class Windows(Sequence[Callable[[], tuple[Any, Any]]]):
         """
         The x and y of a window: views, unless the rows have to be sorted.
 
-        :param number: Which window, of all series.
-        :param epoch_seed: Of the starts of an epoch's windows; None for the fixed ones.
+        :param number: The window's number among those of all series.
+        :param epoch_seed: The seed of the starts of an epoch's windows; None for the fixed starts.
         """
         i, window = self.locate(number)
         # One seed for all windows of the series: they have one offset, and are cut from the same draw of a function.
@@ -154,7 +154,7 @@ class _WindowIds(Sequence[WindowId]):
 
 
 def num_windows(num_rows: int, length: int, stride: int) -> int:
-    """How many windows a series has: one if it is shorter than a window, none if it has no rows."""
+    """Count the windows of a series: one if it is shorter than a window, none if it has no rows."""
     if num_rows == 0:
         return 0
     return 1 - (-max(num_rows - length, 0) // stride)
@@ -173,7 +173,7 @@ def first_row(window: int, num_rows: int, length: int, stride: int, offset: int 
     where a centers the offsets, so that the two ends of the series are left out about equally often. Over all offsets
     windows start at each of :math:`0, \dots, N - L`; of one offset the starts are distinct.
 
-    :param offset: How far all windows are moved, from 0 to s - 1; None for the fixed starts.
+    :param offset: The number of rows by which all windows are moved, from 0 to s - 1; None for the fixed starts.
     """
     last = max(num_rows - length, 0)
     if offset is None:

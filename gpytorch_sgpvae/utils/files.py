@@ -27,14 +27,14 @@ _SECONDS_OF_A_WRITE = 3600.0
 
 
 class DiskFullError(OSError):
-    """There is no room for a file. What was there before is still there."""
+    """The error of a full disk: there is no room for a file, and what was there before is still there."""
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
 def is_url(name: str | Path) -> bool:
-    """Whether this names something that is not a file of this computer, such as `https://…` or `s3://…`."""
+    """Return whether this names something that is not a file of this computer, such as `https://…` or `s3://…`."""
     return "://" in str(name)
 
 
@@ -80,7 +80,7 @@ def naming_full_disks(path: str | Path) -> Iterator[None]:
     """
     Errors of a disk without room become a :class:`DiskFullError`, which is a sentence.
 
-    :param path: What is being written.
+    :param path: The file that is being written.
     """
     try:
         yield
@@ -107,7 +107,7 @@ def _target(path: Path) -> Path:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """Of the old file, or None where there is none."""
+    """Read the status of the old file; None where there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -122,7 +122,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _parts_of(target: Path) -> str:
-    """What the names of this file's temporary files begin with: of one length, whatever its own name."""
+    """Return the beginning of the names of this file's temporary files, of one length whatever its own name is."""
     return f".sgpvae-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]}-"
 
 

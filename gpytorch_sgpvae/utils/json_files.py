@@ -23,7 +23,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     Write a mapping to a JSON file, whole or not at all, with the sha256 of all the rest as its last entry.
 
     :param path: The file.
-    :param content: What JSON can hold, by name.
+    :param content: Values that JSON can hold, by name.
 
     Example:
         >>> import tempfile

@@ -61,7 +61,7 @@ def try_lock(descriptor: int, without_locks: bool = True) -> bool:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one that a path names, and not one that was removed from there."""
+    """Return whether an open file is the one that a path names, and not one that was removed from there."""
     try:
         there = os.lstat(path)
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def locked(folder: Path, seconds: float = 60.0) -> Iterator[None]:
     ends with its process, so that a process that was killed blocks nobody.
 
     :param folder: The folder, which is made if it is missing.
-    :param seconds: How long to wait for somebody else before a :class:`TimeoutError`.
+    :param seconds: The longest time to wait for another holder of the lock before a :class:`TimeoutError`.
 
     Example:
         >>> import tempfile

@@ -57,7 +57,7 @@ class Normalizer(NamedTuple):
 
     def normalize(self, y: Tensor) -> Tensor:
         """
-        From original units; NaN stays NaN.
+        Convert from original units; NaN stays NaN.
 
         :param y: (`... x P`).
         """

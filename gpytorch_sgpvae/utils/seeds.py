@@ -49,7 +49,7 @@ class TaskDraws:
         self.like = like
 
     def uniform(self, num_columns: int) -> Tensor:
-        """From [0, 1) (`T x N x columns`)."""
+        """Draw numbers from [0, 1) (`T x N x columns`)."""
         draws = self._zeros(num_columns)
         for rows, generator, length in zip(draws, self.generators, self.lengths, strict=True):
             rows[:length].uniform_(generator=generator)

@@ -18,5 +18,5 @@ def broadcast(*shapes: torch.Size) -> torch.Size | None:
 
 
 def expands_to(shape: torch.Size, target: torch.Size) -> bool:
-    """Whether a tensor of one shape broadcasts to another without that one growing."""
+    """Return whether a tensor of the first shape broadcasts to the second one exactly."""
     return shape == target or broadcast(shape, target) == target

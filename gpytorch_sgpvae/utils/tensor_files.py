@@ -34,7 +34,7 @@ def write_tensors(path: Path, content: Any, previous: Path | None = None) -> Non
     Write tensors, numbers, names and containers of them to a file, whole or not at all, with its sha256.
 
     :param path: The file.
-    :param content: What :func:`torch.load` reads with `weights_only=True`.
+    :param content: Anything that :func:`torch.load` reads with `weights_only=True`.
     :param previous: Keep the old file under this name, see :func:`~gpytorch_sgpvae.utils.files.replacing`.
 
     Example:
@@ -61,7 +61,7 @@ def read_tensors(path: Path, map_location: Any = "cpu") -> Any:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file is there and as :func:`write_tensors` wrote it."""
+    """Return whether the file exists and is intact, as :func:`write_tensors` wrote it."""
     try:
         _check_sum(path.read_bytes(), str(path))
     except (OSError, DamagedFileError):
@@ -83,10 +83,10 @@ def to_bytes(content: Any) -> bytes:
 
 def from_bytes(data: bytes, name: str, map_location: Any = "cpu") -> Any:
     """
-    What :func:`to_bytes` made bytes of.
+    Read the content that :func:`to_bytes` turned into bytes.
 
     :param data: The bytes.
-    :param name: What errors call the file.
+    :param name: The file's name in error messages.
     :param map_location: See :func:`torch.load`.
     """
     _check_sum(data, name)
@@ -109,8 +109,8 @@ def check_finite(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], name
     constraint, they may have the same.
 
     :param tensors: The tensors, by name.
-    :param like: Those of the model at hand, with the same names.
-    :param name: What the error calls the file.
+    :param like: The tensors of the model at hand, by the same names.
+    :param name: The file's name in the error message.
     """
     for key, value in tensors.items():
         if not isinstance(value, Tensor) or value.isfinite().all():

@@ -53,7 +53,7 @@ class ObservationModel(Module):
 
     @property
     def decoder_size(self) -> int:
-        """How many values for each row the decoder must give: its `out_size`."""
+        """The number of values that the decoder must give for each row: its `out_size`."""
         return self.num_outputs
 
     def forward(self, decoded: Tensor) -> Distribution:

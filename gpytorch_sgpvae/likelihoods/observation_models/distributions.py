@@ -68,7 +68,10 @@ class Bernoulli(torch.distributions.Bernoulli):
 
 
 class Categorical(torch.distributions.Categorical):
-    """Its values are class indices as floating-point numbers, and its moments those of the index."""
+    """
+    Categorical distribution whose values are class indices as floating-point numbers, and whose moments are those of
+    the index.
+    """
 
     @property
     def mean(self) -> Tensor:
@@ -95,7 +98,7 @@ class Categorical(torch.distributions.Categorical):
 
 
 class Poisson(torch.distributions.Poisson):
-    """By the logarithm of the rate, from which its density stays finite where the rate itself underflows."""
+    """Poisson distribution by the logarithm of its rate: the density stays finite where the rate itself underflows."""
 
     def __init__(self, log_rate: Tensor):
         self.log_rate = log_rate
@@ -127,7 +130,10 @@ class NegativeBinomial(torch.distributions.NegativeBinomial):
 
 
 class StudentT(torch.distributions.StudentT):
-    """With more than two degrees of freedom: torch looks at them for the moments, which makes a GPU wait."""
+    """
+    Student's t distribution with more than two degrees of freedom. torch's own one looks at them to compute moments,
+    which makes a GPU wait.
+    """
 
     def __init__(self, df: Tensor, loc: Tensor, scale: Tensor):
         self._shared_df = df
@@ -188,7 +194,7 @@ class CensoredNormal(Distribution):
     @property
     def variance(self) -> Tensor:
         r"""
-        With :math:`z = \mu + \sigma \varepsilon` and :math:`T_k = \mathbb E[\varepsilon^k; z > 0]`,
+        The variance. With :math:`z = \mu + \sigma \varepsilon` and :math:`T_k = \mathbb E[\varepsilon^k; z > 0]` it is
 
         .. math::
 
@@ -314,7 +320,7 @@ def whole_quantile(cdf: Callable[[Tensor], Tensor], p: Tensor, mean: Tensor, std
     :param cdf: A distribution function of whole numbers.
     :param p: A probability.
     :param mean: The distribution's mean, which has the shape of the result.
-    :param stddev: Its standard deviation.
+    :param stddev: The standard deviation of the distribution.
     """
     lower, upper = _quantile_bounds(mean, stddev, p)
     lower, upper = lower.floor() - 1, upper.ceil() + 1  # room for rounding

@@ -1,4 +1,4 @@
-"""What the initial sites of several families are made of: Gaussian functions of h, as (g, λ)."""
+"""Building blocks of several families' initial sites: Gaussian functions of h, as (g, λ)."""
 
 from __future__ import annotations
 
