@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -29,6 +30,9 @@ class Prediction:
 
         p(y_{np}) = \frac 1 S \sum_{s=1}^S p \left( y_{np} \mid \mathbf f_n^{(s)} \right), \qquad
         \mathbf f_n^{(s)} \sim q(\mathbf f_n)
+
+    The mean of the S samples at an input is the mean of q(f), so that the prediction's mean is exact as far as the
+    decoder is linear.
 
     With a chunk size, and without gradients, the components never exist all at once, and a million inputs fit in
     memory: each quantity samples and decodes so many inputs at a time, with the decoder's parameters as they are then.
@@ -429,7 +433,8 @@ class Prediction:
         for begin in range(first, max(stop, 1), BLOCK_SIZE):
             block = self._marginals.mean[..., begin : begin + BLOCK_SIZE, :]
             generator = torch.Generator(block.device).manual_seed(self._seed + begin)
-            blocks.append(block.new_empty((self.num_samples, *block.shape)).normal_(generator=generator))
+            noise = block.new_empty((self.num_samples, *block.shape)).normal_(generator=generator)
+            blocks.append(_centered(noise))
         return torch.cat(blocks, dim=-2)[..., start - first : stop - first, :]
 
     def _drawn_rows(self, n: int) -> list[Tensor]:
@@ -442,6 +447,15 @@ class Prediction:
 
     def _as_tensor(self, values: float | Sequence[float] | Tensor) -> Tensor:
         return torch.as_tensor(values, dtype=self._marginals.mean.dtype, device=self._marginals.mean.device)
+
+
+def _centered(noise: Tensor) -> Tensor:
+    r"""
+    Standard normal samples that sum to zero, in place (`S x ...`): each is :math:`\mathcal N(0, 1)` as before, since
+    :math:`z_s - \bar z` has variance :math:`1 - 1 / S`, and what is linear in them has no error in its mean.
+    """
+    S = noise.shape[0]
+    return noise if S == 1 else noise.sub_(noise.mean(0)).mul_(math.sqrt(S / (S - 1)))
 
 
 def _then(make: Callable[[], Prediction], change: Callable[..., Prediction], *args: Any) -> Prediction:

@@ -103,6 +103,26 @@ class TestMixture:
         torch.testing.assert_close(draws.mean(0), prediction.mean.detach(), rtol=0, atol=0.05)
         torch.testing.assert_close(draws.var(0), prediction.variance.detach(), rtol=0.05, atol=0)
 
+    @pytest.mark.parametrize("chunk_size", [None, 2])
+    @pytest.mark.parametrize("num_samples", [2, S, 100])
+    def test_the_mean_of_a_decoder_that_starts_out_linear_is_exact(self, num_samples, chunk_size):
+        model = GPVAE(P, K, network="jointfactornet").double().eval()
+        x, y = helpers.make_data(num_outputs=P)
+        x_new = torch.rand(N, x.shape[-1], dtype=x.dtype)
+        linear = model.likelihood.decoder.linear
+        exact = linear(model(x_new, context=(x, y)).mean)
+        torch.testing.assert_close(model.predict(x_new, (x, y), num_samples, chunk_size).mean, exact)
+
+    def test_centered_samples_are_standard_normal_and_leave_the_variance_unbiased(self):
+        likelihood = DecoderLikelihood(torch.nn.Identity(), Observations(lambda f: Normal(f, 1e-3)))
+        num_points = 40_000
+        prediction = Prediction(likelihood, torch.zeros(num_points, 1), torch.ones(num_points, 1), num_samples=4)
+        samples = prediction.components.mean
+        assert samples.sum(0).abs().max() < 1e-5
+        for sample in samples:
+            assert scipy.stats.kstest(sample.flatten(), "norm").pvalue > 1e-4
+        assert abs(prediction.variance.mean() - 1) < 0.02  # three quarters with samples that are not centered
+
     def test_no_samples_are_an_error(self):
         with pytest.raises(ValueError, match="num_samples must be at least 1"):
             helpers.make_likelihood(P, K).predict(make_q_f(), num_samples=0)
