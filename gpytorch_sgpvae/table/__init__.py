@@ -1,4 +1,4 @@
-"""From a table with holes to a filled table, with error bars. Needs the extra `table`."""
+"""Tables with holes, filled, with error bars. Needs the extra `table`."""
 
 from importlib.util import find_spec
 

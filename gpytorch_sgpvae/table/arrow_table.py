@@ -21,8 +21,8 @@ class ArrowTable:
     """
     A table whose columns have types.
 
-    :param source: What errors call the file.
-    :param table: Its columns.
+    :param source: The file's name in error messages.
+    :param table: The table's columns.
     """
 
     source: str
@@ -30,7 +30,7 @@ class ArrowTable:
 
     @property
     def names(self) -> list[str]:
-        """What the columns are called."""
+        """The names of the columns."""
         return list(self.table.column_names)
 
     def frame(self) -> pd.DataFrame:
@@ -46,8 +46,8 @@ class ArrowTable:
         """
         The table with some cells replaced, of the type of their column, and columns added at its end.
 
-        :param filled: By the name of a column, the numbers of rows, and their values.
-        :param added: By name, new columns.
+        :param filled: The numbers of the filled rows and their values, by the name of a column.
+        :param added: New columns, by name.
         """
         table = self.table
         for name, (numbers, values) in filled.items():
@@ -98,7 +98,7 @@ def parse(data: bytes, source: str) -> ArrowTable:
     Read a Parquet file.
 
     :param data: The file.
-    :param source: What errors call it.
+    :param source: The file's name in error messages.
     """
     try:
         return ArrowTable(source, pyarrow.parquet.ParquetFile(io.BytesIO(data)).read())

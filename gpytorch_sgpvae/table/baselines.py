@@ -1,4 +1,4 @@
-"""What fills holes without a model, to compare with."""
+"""Simple ways of filling holes, without a model, to compare with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def time_column(frame: pd.DataFrame, inputs: Sequence[str]) -> str:
 
 def has_time(frame: pd.DataFrame, inputs: Sequence[str]) -> bool:
     """
-    Whether an input is a date, or named after a time.
+    Return whether an input is a date, or named after a time.
 
     :param frame: The table.
     :param inputs: Names of its inputs.
@@ -35,7 +35,7 @@ def has_time(frame: pd.DataFrame, inputs: Sequence[str]) -> bool:
 
 def series_columns(frame: pd.DataFrame, inputs: Sequence[str], task: str | None) -> list[str]:
     """
-    What the rows of a series have in common: the task, and all inputs but the time.
+    List the columns that the rows of a series have in common: the task, and all inputs but the time.
 
     :param frame: The table.
     :param inputs: Names of its inputs.
@@ -76,7 +76,7 @@ def fill_by_mean(frame: pd.DataFrame, outputs: Sequence[str]) -> pd.DataFrame:
     Each hole gets the mean of its column.
 
     :param frame: The table; NaN is a hole.
-    :param outputs: Its columns with holes, numbers.
+    :param outputs: The output columns with holes, numbers.
 
     Example:
         >>> import pandas as pd
@@ -96,7 +96,7 @@ def fill_by_interpolation(
 
     :param frame: The table; NaN is a hole.
     :param inputs: Names of its inputs; see :func:`time_column` for which is the time.
-    :param outputs: Its columns with holes, numbers.
+    :param outputs: The output columns with holes, numbers.
     :param task: Name of the column that tells tasks apart, if there is one.
 
     Example:
@@ -124,7 +124,7 @@ def fill_by_last_value(
 
     :param frame: The table; NaN is a hole.
     :param inputs: Names of its inputs; see :func:`time_column` for which is the time.
-    :param outputs: Its columns with holes, numbers.
+    :param outputs: The output columns with holes, numbers.
     :param task: Name of the column that tells tasks apart, if there is one.
 
     Example:

@@ -1,4 +1,7 @@
-"""Which rows are looked at together: windows to learn from, and blocks to predict, of rows that are near each other."""
+"""
+Sets of rows that are looked at together: windows to learn from, and blocks to predict, of rows that are near each
+other.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +53,10 @@ def blocks_in_space(
 
     :param x: Inputs (`N x D`).
     :param counts: Known entries of each row (`N`).
-    :param values: What a row has entries of, known or not.
-    :param is_asked: Which rows are to be predicted (`N`).
-    :param lengthscales: What is near, in each input; infinite for inputs without a distance (`D`).
+    :param values: The number of a row's values, known or not.
+    :param is_asked: True for the rows to be predicted (`N`).
+    :param lengthscales: The distance in each input over which rows are near; infinite for inputs without a distance
+        (`D`).
     """
     scaled = _scaled(x, lengthscales)
     cost = np.maximum(counts, values * MOST_ENTRIES / MOST_VALUES)
@@ -71,7 +75,7 @@ def blocks_in_time(times: np.ndarray, is_asked: np.ndarray) -> Iterator[Block]:
     Stretches of time with what comes before and after them; one for series of up to :data:`MOST_ROWS` rows.
 
     :param times: (`N`).
-    :param is_asked: Which rows are to be predicted (`N`).
+    :param is_asked: True for the rows to be predicted (`N`).
     """
     order = np.argsort(times, kind="stable")
     pieces = max(1, -(-len(order) // MOST_ROWS))
@@ -126,7 +130,7 @@ def window(
 
     :param x: Inputs (`N x D`).
     :param counts: Known entries of each row (`N`).
-    :param lengthscales: What is near, in each input (`D`).
+    :param lengthscales: The distance in each input over which rows are near (`D`).
     """
     if counts.sum() <= most_entries:
         return np.flatnonzero(counts)

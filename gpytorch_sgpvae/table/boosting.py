@@ -50,12 +50,12 @@ def fill_by_boosting(
 
     :param frame: The table; NaN is a hole.
     :param inputs: Names of its inputs; see :func:`~gpytorch_sgpvae.table.baselines.time_column` for which is the time.
-    :param outputs: Its columns with holes, numbers.
+    :param outputs: The output columns with holes, numbers.
     :param task: Name of the column that tells tasks apart, if there is one.
     :param seed: Seed of what is drawn: entries to learn from, and what they lack.
-    :param max_rows: How many entries of an output are learnt from, at most.
-    :param wanted: Which entries are to be filled by trees, all holes by default (`N x P`, booleans). Other holes are
-        interpolated, which saves time, and what wanted holes lack is what the trees are prepared for.
+    :param max_rows: The largest number of entries of an output to learn from.
+    :param wanted: True for the entries that trees are to fill, all holes by default (`N x P`). Other holes are
+        interpolated, which saves time. The trees are prepared for what the wanted holes lack.
 
     Example:
         >>> import numpy as np
@@ -88,7 +88,7 @@ def fill_by_boosting(
 def _regress(
     table: _Surroundings, output: int, holes: np.ndarray, random: np.random.Generator, max_rows: int
 ) -> np.ndarray:
-    """What the known entries of an output tell of some of its holes (positions)."""
+    """Predict some of an output's holes (positions) from its known entries."""
     column = table.values[:, output]
     rows = random.permutation(np.flatnonzero(~np.isnan(column)))[:max_rows]
     like = np.where(random.random(len(rows)) < WHOLE_SHARE, -1, random.choice(holes, len(rows)))
@@ -108,11 +108,11 @@ def _regress(
 @dataclass(frozen=True)
 class _Lacking:
     """
-    What entries are taken to lack of their surroundings.
+    The surroundings that entries are taken to lack.
 
-    :param before: How many rows before each in its column (`N`).
-    :param after: How many rows after each (`N`).
-    :param outputs: Which outputs of its row (`N x P`).
+    :param before: The number of rows before each in its column (`N`).
+    :param after: The number of rows after each (`N`).
+    :param outputs: True for the outputs of its row (`N x P`).
     :param places: Whether all that other places say (`N`).
     """
 
@@ -177,9 +177,9 @@ class _Surroundings:
 
     def lacking(self, output: int, holes: np.ndarray) -> _Lacking:
         """
-        What holes of an output lack of their surroundings.
+        Find out what holes of an output lack of their surroundings.
 
-        :param holes: Their positions; -1 for nothing at all (`N`).
+        :param holes: The positions of the holes; -1 for nothing at all (`N`).
         """
         column, is_hole = self.values[:, output], holes >= 0
         before, after = self._closest(column, holes, np.zeros(len(holes), int), np.zeros(len(holes), int))
@@ -196,12 +196,12 @@ class _Surroundings:
 
     def features(self, output: int, rows: np.ndarray, lacking: _Lacking) -> np.ndarray:
         """
-        What trees are told of entries, and never the entries themselves; first a guess, which is always there: linear
-        interpolation, or the mean of the other places, or that of the column (`N x F`).
+        Gather what trees are told of entries, and never the entries themselves. The first feature is a guess, which is
+        always there: linear interpolation, or the mean of the other places, or that of the column (`N x F`).
 
         :param output: The number of the entries' column.
         :param rows: Positions of the entries (`N`).
-        :param lacking: What they are taken to lack.
+        :param lacking: The surroundings that the entries are taken to lack.
         """
         column = self.values[:, output]
         positions = self._closest(column, rows, lacking.before, lacking.after)
@@ -303,7 +303,7 @@ def _close_rows(places: list[np.ndarray], tasks: np.ndarray) -> np.ndarray:
 
 
 def _is_searched(x: np.ndarray) -> bool:
-    """Whether neighbours among rows are found in seconds (`N x D`)."""
+    """Return whether neighbours among rows are found in seconds (`N x D`)."""
     return len(x) <= MAX_SEARCHED or x.shape[1] <= MAX_DIMENSIONS
 
 

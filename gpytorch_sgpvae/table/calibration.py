@@ -1,4 +1,4 @@
-"""How wide intervals have to be, learnt from entries that training did not see."""
+"""Widths of intervals, learnt from entries that training did not see."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Calibration:
         :param targets: The held-out targets less their trend; NaN for all other entries (`n x P`).
         :param marginal: The deviation of all known targets less their trend (`P`).
         :param predict: The prediction of these targets with some calibration.
-        :param num_filled: How many outputs are no covariates.
+        :param num_filled: The number of outputs that are no covariates.
         :param num_known: The known entries of each output, held out or not (`P`).
         """
         number = len(outputs)
@@ -116,7 +116,7 @@ class Calibration:
 
     @property
     def warning(self) -> str | None:
-        """What to tell about outputs whose intervals may be wrong."""
+        """The warning about outputs whose intervals may be wrong, or None."""
         if not self.failed:
             return None
         return (
@@ -126,7 +126,7 @@ class Calibration:
 
     def ratios(self, total: Tensor) -> Tensor:
         """
-        What the deviation of each output is to be multiplied by (`n x P`).
+        Compute the factor of each output's deviation (`n x P`).
 
         :param total: The variance of Gaussian outputs' targets (`n x P`), see :func:`gaussian_variance`.
         """

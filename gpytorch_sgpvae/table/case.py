@@ -48,12 +48,12 @@ class Case:
     :ivar columns: The output columns, which know their family.
     :ivar values: All that is known of the outputs, as numbers (`N x P`); labels are counted.
     :ivar measured: The outputs but for categories, whose labels are no numbers to draw or to average.
-    :ivar hidden: Which entries of these are hidden (`N x Q`).
-    :ivar known: What the model is shown of them (`N x Q`).
-    :ivar truth: What it is not (`N x Q`).
+    :ivar hidden: True for the entries of these that are hidden (`N x Q`).
+    :ivar known: The values of them that the model is shown (`N x Q`).
+    :ivar truth: The values of them that it is not shown (`N x Q`).
     :ivar hidden_rows: The rows whose hidden entries are asked for, of a large table some of those that have any.
-    :ivar asked: Which entries these are (`N x P`).
-    :ivar drawn: Which of them are drawn: the first that have values.
+    :ivar asked: True for these entries (`N x P`).
+    :ivar drawn: The numbers of the measured outputs that are drawn: the first ones that have values.
     """
 
     def __init__(self, imputer: SGPVAEImputer, frame: pd.DataFrame):
@@ -99,7 +99,7 @@ class Case:
 
     @cached_property
     def along_series(self) -> list[tuple[pd.DataFrame, Prediction]]:
-        """For each example the rows that go through its time, and what was measured there (`n x Q`)."""
+        """The rows that go through each example's time, and what was measured there (`n x Q`)."""
         grids = [self._grid(rows) for rows in self.examples]
         if not grids:
             return []
@@ -229,7 +229,7 @@ class Case:
 
     @property
     def moment_columns(self) -> list[str]:
-        """What the rows of a map have in common."""
+        """The columns whose values the rows of a map have in common."""
         assert self.coordinates is not None
         together = [] if self.task is None else [self.task]
         return together if self.time is None or self.time in self.coordinates else [*together, self.time]

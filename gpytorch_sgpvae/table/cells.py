@@ -1,4 +1,7 @@
-"""From cells of text to columns, as one reads them: marks of missing values, decimal commas, the order of dates."""
+"""
+Conversion of cells of text to columns, as a person reads them: marks of missing values, decimal commas, the order of
+dates.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,10 @@ MOST_SENTINELS = 3
 @dataclass(frozen=True)
 class Reading:
     """
-    How cells are read.
+    The way cells are read.
 
-    :param marks: What they say where a value is missing, besides nothing; None is :data:`USUAL_MARKS`.
-    :param decimal: What stands before decimals: a point or a comma.
+    :param marks: The texts that stand for a missing value, besides an empty cell; None is :data:`USUAL_MARKS`.
+    :param decimal: The decimal mark: a point or a comma.
     :param day_first: Whether 1/2/2024 is in February; None is what the column itself says.
     """
 
@@ -87,7 +90,7 @@ class Reading:
 
         :param frame: The table.
         :param names: Columns that may hold dates.
-        :param settled: Those of them whose order is known from the table that was fitted.
+        :param settled: The columns whose order of dates is known from the table that was fitted.
         """
         for name in dict.fromkeys(names):
             if list(frame.columns).count(name) != 1 or not _is_text(frame[name]):
@@ -158,7 +161,7 @@ def warn_of_sentinels(frame: pd.DataFrame, names: Sequence[str], marks: Sequence
 
     :param frame: The table.
     :param names: Columns of numbers.
-    :param marks: What is taken for a missing value already, and occurs: to be kept.
+    :param marks: The texts that are taken for a missing value already, and occur: they are to be kept.
     """
     values = {}
     for name in names:

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run the command.
 
-    :param arguments: By default those of the process.
+    :param arguments: The command line, by default that of the process.
     :return: 0; 1 where the data or a file is at fault, with a message that says what; 130 and 143 where Ctrl-C or
         SIGTERM ended it. Wrong usage exits with 2.
     """
@@ -249,7 +249,7 @@ def _comparison(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _tell(options: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
-    """Where a table goes to a pipe, nothing else may."""
+    """Print, but to the error stream where a table goes to a pipe, which must hold nothing else."""
     stream = sys.stderr if str(options.output) == PIPE else sys.stdout
     if options.json:
         print(json.dumps(facts), file=stream)

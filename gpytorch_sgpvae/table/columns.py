@@ -36,11 +36,11 @@ def find_column(frame: pd.DataFrame, name: str) -> pd.Series | None:
 
 def get_column(frame: pd.DataFrame, name: str, need: str = "") -> pd.Series:
     """
-    What :func:`find_column` finds; it is an error if that is nothing.
+    Find a column as :func:`find_column` does; it is an error if there is none.
 
     :param frame: The table.
     :param name: Name of a column or a level.
-    :param need: What the column is for, to be said after its name.
+    :param need: The purpose of the column, to be said after its name.
     """
     column = find_column(frame, name)
     if column is not None:

@@ -63,7 +63,7 @@ class Cycles:
         """
         :param times: Numbers, or days (`N`).
         :param y: Targets; NaN is missing (`N x P`).
-        :param wanted: Which targets may have cycles (`P`).
+        :param wanted: True for the targets that may have cycles (`P`).
         :param is_date: Whether times are days, and cycles may be those of the calendar.
         """
         nothing = cls.none(y.shape[1])
@@ -168,7 +168,7 @@ def _bridged(values: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def _is_harmonic(period: float, other: float) -> bool:
-    """Whether a cycle with the other period has this one too."""
+    """Return whether a cycle with the other period has this one too."""
     ratio = other / period
     return abs(ratio - round(ratio)) < 0.02 * max(ratio, 1.0) and 1 <= round(ratio) <= MOST_HARMONICS
 
@@ -184,14 +184,14 @@ def _slow_changes(times: np.ndarray, distance: float) -> np.ndarray:
     Functions of time that change slowly (`N x knots`).
 
     :param times: Numbers, or days (`N`).
-    :param distance: From one knot to the next, at least.
+    :param distance: The smallest distance from one knot to the next.
     """
     knots = int(np.clip(np.ptp(times) / distance, 1, MOST_KNOTS - 1)) + 1
     return SplineTransformer(knots, include_bias=False).fit_transform(times[:, None])
 
 
 def _without_slow_changes(times: np.ndarray, values: np.ndarray, span: float) -> np.ndarray:
-    """What changes quicker than the slowest cycle that is looked for (`n`)."""
+    """Remove what changes slower than the slowest cycle that is looked for (`n`)."""
     if not len(values):
         return values
     slow = (
@@ -206,7 +206,7 @@ def _left_over(cycles: Cycles, times: np.ndarray, y: np.ndarray, slow: np.ndarra
     The sum of squares that cycles and slow changes leave of stretches that they were not fitted to (`P`), infinite for
     outputs with too few entries.
 
-    :param cycles: Their periods.
+    :param cycles: The periods of the cycles.
     :param times: Numbers, or days (`N`).
     :param y: Targets; NaN is missing (`N x P`).
     :param slow: Slow changes (`N x knots`).

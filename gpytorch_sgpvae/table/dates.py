@@ -47,7 +47,7 @@ def parse_dates(column: pd.Series, day_first: bool, local: bool = False) -> pd.S
 
 
 def is_in_numbers(cell: Any) -> bool:
-    """Whether this is a date such as 1/2/2024, of which one must know what comes first."""
+    """Return whether this is a date such as 1/2/2024, whose order of day and month has to be known."""
     return isinstance(cell, str) and IN_NUMBERS.fullmatch(cell) is not None
 
 
@@ -67,9 +67,9 @@ def open_date(column: pd.Series) -> str | None:
 
 def is_day_first(column: pd.Series, tell: bool = True) -> bool | None:
     """
-    Whether dates in numbers have the day before the month, by those with a number above 12. Where there are none,
-    1/2/2024 and 1-2-2024 have the month first, as pandas reads them, and 1.2.2024 has the day first. None where no date
-    is in numbers.
+    Tell whether dates in numbers have the day before the month, by those with a number above 12. If there are none,
+    1/2/2024 and 1-2-2024 have the month first, as pandas reads them, and 1.2.2024 has the day first. None if no date is
+    in numbers.
 
     :param column: A column of dates.
     :param tell: Whether to issue a warning where it is a guess.
@@ -95,7 +95,7 @@ def is_day_first(column: pd.Series, tell: bool = True) -> bool | None:
 
 
 def has_zones(column: pd.Series) -> bool | None:
-    """Whether dates have a time zone; None where only some have."""
+    """Tell whether dates have a time zone; None if only some have."""
     if isinstance(column.dtype, pd.PeriodDtype):
         return False
     if types.is_datetime64_any_dtype(column.dtype):
@@ -109,8 +109,8 @@ def warn_of_zones(column: pd.Series, found: bool | None, expected: bool | None) 
     Tell that dates without a time zone are taken for UTC, where some have one and others have none.
 
     :param column: A column of dates.
-    :param found: What :func:`has_zones` says of it.
-    :param expected: What it said of the table that was fitted.
+    :param found: The answer of :func:`has_zones` for these dates.
+    :param expected: Its answer for the table that was fitted.
     """
     fix = "Write all with their zone, as 2024-12-31T18:30+01:00, if that is wrong."
     message = None
@@ -128,7 +128,7 @@ def check_no_clock(name: str, cells: Sequence[Any]) -> None:
     Raise if most of some cells are times of day.
 
     :param name: Name of the column.
-    :param cells: Its different values.
+    :param cells: The different values of the column.
     """
     clocks = [str(cell) for cell in cells if CLOCK.fullmatch(str(cell))]
     if len(clocks) > len(cells) / 2:
@@ -192,7 +192,7 @@ def _to_datetime(cells: list[Any], style: str) -> pd.DatetimeIndex:
 
 
 def _may_be_date(cell: Any) -> bool:
-    """Whether this is text, but not now or today, or a date already; pandas counts numbers in nanoseconds."""
+    """Return whether this is text, but not now or today, or a date already; pandas counts numbers in nanoseconds."""
     if isinstance(cell, str):
         return cell.strip().lower() not in ("now", "today")
     return isinstance(cell, (date, np.datetime64, pd.Period))

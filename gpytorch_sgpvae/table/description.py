@@ -1,4 +1,4 @@
-"""What the description of a saved table may say: types and sizes, before anything is made of it."""
+"""Checks of the description of a saved table: types and sizes, before anything is made of it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Check = Callable[[Any, str], None]
 
 
 class DescriptionError(ValueError):
-    """What is wrong with a description: where, what it says, and what it should."""
+    """An error in a description: its place, what stands there, and what should."""
 
 
 def check_description(content: Mapping[str, Any]) -> None:
     """
     Raise a :class:`DescriptionError` unless a description is such as `save_table` writes.
 
-    :param content: What `imputer.json` holds, but its sum.
+    :param content: The content of `imputer.json`, without its checksum.
     """
     _DESCRIPTION(content, "the description")
     inputs, outputs, parameters, plan = (content[name] for name in ("inputs", "outputs", "parameters", "plan"))

@@ -10,7 +10,8 @@ from ..training.task_dataset import Task, TaskBatch, TaskIndex
 
 class EpochWindows(TaskDataset):
     """
-    As many windows in every epoch as the first one has: those of the epoch's sample, in turns if there are fewer.
+    A dataset with as many windows in every epoch as in the first: the windows of the epoch's sample, repeated if there
+    are fewer.
 
     :param first: The windows of the first epoch.
     :param draw: The windows of any later one, by its number; None where there are no others.
@@ -25,7 +26,7 @@ class EpochWindows(TaskDataset):
         """
         Draw the windows of an epoch, and forget those of the one before.
 
-        :param epoch: Its number.
+        :param epoch: The number of the epoch.
         """
         if epoch == self.epoch:
             return

@@ -1,4 +1,4 @@
-"""What is wrong with a table, in words for its owner."""
+"""Errors about tables, in words for their owners."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def read_table(source: str, separator: str | None = None, encoding: str | None =
     The table in a file: a `TextTable`, or an `ArrowTable` if it is a Parquet file.
 
     :param source: The name of the file, or - for the standard input.
-    :param separator: What stands between the cells of a text.
+    :param separator: The character between the cells of a text.
     :param encoding: Encoding of a text.
     """
     name = "the table of the pipe" if source == PIPE else source
@@ -53,8 +53,8 @@ def write_bytes(data: bytes, target: str) -> None:
     """
     Write a file, whole or not at all.
 
-    :param data: What it is to hold.
-    :param target: Its name, or - for the standard output.
+    :param data: The content of the file.
+    :param target: The name of the file, or - for the standard output.
     """
     if target == PIPE:
         with naming_full_disks("The pipe"):
@@ -72,8 +72,8 @@ def frame_to_bytes(frame: pd.DataFrame, target: str, separator: str = ",", decim
 
     :param frame: The table.
     :param target: The name of the file, which tells its kind.
-    :param separator: What stands between the cells of a text.
-    :param decimal: What stands before decimals there.
+    :param separator: The character between the cells of a text.
+    :param decimal: The decimal mark of a text.
     """
     if target != PIPE and is_parquet(target):
         from . import arrow_table
@@ -85,12 +85,12 @@ def frame_to_bytes(frame: pd.DataFrame, target: str, separator: str = ",", decim
 
 
 def has_own_index(frame: pd.DataFrame) -> bool:
-    """Whether the rows have names or dates, as Parquet files can hold them."""
+    """Return whether the rows have names or dates, as Parquet files can hold them."""
     return isinstance(frame.index, (pd.DatetimeIndex, pd.PeriodIndex)) or any(name for name in frame.index.names)
 
 
 def is_parquet(name: str) -> bool:
-    """Whether a file is of this kind, by its name; it is an error if it is and cannot be read here."""
+    """Return whether a file is of this kind, by its name; it is an error if it is and cannot be read here."""
     if Path(name).suffix.lower() not in (".parquet", ".pq"):
         return False
     if importlib.util.find_spec("pyarrow") is None:
@@ -102,7 +102,7 @@ def check_source(source: str) -> None:
     """
     Raise unless a file can be read.
 
-    :param source: Its name, or - for the standard input.
+    :param source: The name of the file, or - for the standard input.
     """
     if source == PIPE:
         return
@@ -123,7 +123,7 @@ def check_target(target: str) -> None:
     """
     Raise unless a file can be written, before anything is computed for it.
 
-    :param target: Its name, or - for the standard output.
+    :param target: The name of the file, or - for the standard output.
     """
     if target == PIPE:
         return

@@ -31,8 +31,8 @@ def fill(
 
     :param frame: The table.
     :param outputs: The output columns.
-    :param holes: Which of their entries are missing (`N x P`).
-    :param summary: What :func:`~gpytorch_sgpvae.table.summaries.summarize` says of the rows with holes.
+    :param holes: True for their missing entries (`N x P`).
+    :param summary: The result of :func:`~gpytorch_sgpvae.table.summaries.summarize` for the rows with holes.
     :param intervals: Whether columns for the spread of what is filled are added.
     """
     result, added = frame.copy(), {}
@@ -60,8 +60,8 @@ def fill_with(frame: pd.DataFrame, outputs: Outputs, holes: np.ndarray, values: 
 
     :param frame: The table.
     :param outputs: The output columns.
-    :param holes: Which of their entries are missing (`N x P`).
-    :param values: In the outputs' units, or numbers of labels (`N x P`).
+    :param holes: True for their missing entries (`N x P`).
+    :param values: The values, in the outputs' units, or numbers of labels (`N x P`).
     """
     result = frame.copy()
     for j, column in enumerate(outputs.columns):

@@ -1,4 +1,4 @@
-"""What fitting a table gives: all that is needed to predict its entries, and to be saved."""
+"""The result of fitting a table: all that is needed to predict its entries, and to be saved."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Evidence:
     """
     The log evidence of windows of a table, in nats for each known entry.
 
-    :param mean: Its mean.
-    :param deviation: Its standard deviation.
+    :param mean: The mean over windows.
+    :param deviation: The standard deviation over windows.
     """
 
     mean: float
@@ -46,14 +46,14 @@ class FittedTable:
     """
     A model of a table, with the way from the table's columns to its numbers and back.
 
-    :param reader: What was learnt of the columns.
-    :param plan: What the model is like.
-    :param trend: What is taken off the targets: constants of places, and cycles.
+    :param reader: The reader, with what it learnt of the columns.
+    :param plan: The shape of the model.
+    :param trend: The part that is taken off the targets first: constants of places, and cycles.
     :param model: The model of the rest.
-    :param calibration: How wide intervals have to be.
+    :param calibration: The widths that intervals must have.
     :param history: The scores of held-out entries in the course of training.
-    :param comparison: How well they are predicted in the end, beside simpler ways.
-    :param evidence: How well the model explains the table that it was fitted to.
+    :param comparison: The errors of the final predictions of them, beside simpler ways.
+    :param evidence: The model's evidence on the table that it was fitted to.
     """
 
     reader: TableReader
@@ -76,9 +76,9 @@ class FittedTable:
         Yield some rows at a time with their prediction, in the columns' units (`n x P`). Until the last one has been
         taken, all that the caller draws at random comes from the seed too.
 
-        :param context: What is known.
-        :param places: Where to predict: the context itself, or other inputs of its tasks.
-        :param rows: Which of these rows.
+        :param context: The known entries.
+        :param places: The rows to predict: the context itself, or other inputs of its tasks.
+        :param rows: The numbers of the rows wanted among these.
         :param seed: The seed of all random numbers.
         """
         with torch.no_grad(), gpytorch.settings.debug(False), seeded(derive_seed("predict", seed)):
@@ -91,9 +91,9 @@ class FittedTable:
         """
         Yield some rows at a time with mean and variance of the decoder's values there (`n x J` each).
 
-        :param context: What is known.
-        :param places: Where to predict: the context itself, or other inputs of its tasks.
-        :param rows: Which of these rows.
+        :param context: The known entries.
+        :param places: The rows to predict: the context itself, or other inputs of its tasks.
+        :param rows: The numbers of the rows wanted among these.
         """
         for together in side_by_side(self.questions(context, places, rows), self.plan.kind):
             if len(together) == 1:
@@ -108,7 +108,7 @@ class FittedTable:
 
         :param x: Inputs (`n x D`).
         :param y: Targets less their trend (`n x P`).
-        :param numbers: Which of these rows are asked for (`m`).
+        :param numbers: The numbers of the rows that are asked for (`m`).
         """
         likelihood = self.model.likelihood
         if self.plan.kind == "sparse":
@@ -132,7 +132,10 @@ class FittedTable:
         return self._moments_at_rows(seen, (tasks, rows))
 
     def _moments_at_rows(self, seen: Context, at: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Of some rows of a context, by their tasks and numbers; what only others need is not computed."""
+        """
+        Return the moments at some rows of a context, by their tasks and numbers; what only other rows need is not
+        computed.
+        """
         likelihood: Any = self.model.likelihood
         at = tuple(part.to(seen.x.device) for part in at)
         asked = torch.zeros(*seen.x.shape[:-1], likelihood.decoder.out_features, dtype=torch.bool, device=seen.x.device)
@@ -145,9 +148,9 @@ class FittedTable:
         Yield, for some rows at a time, inputs and targets less their trend that the model is to see together (`n x D`,
         `n x P`), which of these are the rows that were asked for, and the numbers of those.
 
-        :param context: What is known.
-        :param places: Where to predict: the context itself, or other inputs of its tasks.
-        :param rows: Which of these rows.
+        :param context: The known entries.
+        :param places: The rows to predict: the context itself, or other inputs of its tasks.
+        :param rows: The numbers of the rows wanted among these.
         """
         wanted = np.zeros(len(places.x), dtype=bool)
         wanted[rows] = True
@@ -177,8 +180,8 @@ class FittedTable:
         """
         The prediction of some rows, in the columns' units (`n x P`).
 
-        :param places: Where the rows are.
-        :param rows: Their numbers.
+        :param places: The inputs of the rows.
+        :param rows: The numbers of the rows.
         :param mean: Mean of the decoder's values (`n x J`).
         :param variance: Variance of these (`n x J`).
         :param as_targets: Whether to predict the targets less their trend instead.
@@ -205,10 +208,10 @@ class FittedTable:
         Yield some rows at a time with n draws of the outputs there, in the columns' units (`n x m x P`), jointly over
         rows that are predicted together: a whole series over time, a block of neighboring rows otherwise.
 
-        :param context: What is known.
-        :param places: Where to predict: the context itself, or other inputs of its tasks.
-        :param rows: Which of these rows.
-        :param n: How many draws.
+        :param context: The known entries.
+        :param places: The rows to predict: the context itself, or other inputs of its tasks.
+        :param rows: The numbers of the rows wanted among these.
+        :param n: The number of draws.
         :param seed: The seed of all random numbers.
         """
         outputs, likelihood = self.reader.outputs, self.model.likelihood
@@ -237,17 +240,17 @@ class FittedTable:
 
     @property
     def is_gaussian(self) -> np.ndarray:
-        """Which outputs' targets are (`P`)."""
+        """True for the outputs with Gaussian targets (`P`)."""
         return np.array([column.is_gaussian for column in self.reader.outputs.columns])
 
     @property
     def lengthscales(self) -> np.ndarray:
-        """What is near, in each input (`D`)."""
+        """The distance in each input over which rows are near (`D`)."""
         return lengthscales_of(self.model, self.plan)
 
     @cached_property
     def _is_corrected(self) -> Tensor:
-        """Which of the decoder's values are of outputs that are not Gaussian (`J`)."""
+        """True for the decoder's values that belong to outputs that are not Gaussian (`J`)."""
         return torch.tensor(self.reader.outputs.are_corrected, device=next(self.model.parameters()).device)
 
     @cached_property
@@ -281,7 +284,7 @@ def in_order(parts: Sequence[tuple[np.ndarray, Prediction]], rows: np.ndarray | 
     The predictions of some rows at a time as one.
 
     :param parts: Numbers of rows, and their prediction.
-    :param rows: Which of these rows, in the order of the result; by default all, in the order of their numbers.
+    :param rows: The numbers of the rows, in the order of the result; by default all of them, in their own order.
     """
     numbers = np.concatenate([part for part, _ in parts])
     order = np.argsort(numbers)

@@ -1,4 +1,4 @@
-"""From a table to a fitted one: it is read, a model is planned, started, trained and judged."""
+"""The steps of a fit: a table is read, a model is planned, started, trained and judged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FurtherSamples = Callable[[TableReader, int], "TaskTable | None"]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a table is fitted: the arguments of :class:`~gpytorch_sgpvae.table.SGPVAEImputer`, which explains them."""
+    """The settings of a fit: the arguments of :class:`~gpytorch_sgpvae.table.SGPVAEImputer`, which explains them."""
 
     inputs: Sequence[str]
     outputs: Sequence[str]
@@ -88,9 +88,10 @@ def fit_table(frame: pd.DataFrame, settings: Settings, further: FurtherSamples |
     """
     Learn from a table.
 
-    :param frame: With all input and output columns, and that of the task.
-    :param settings: How.
-    :param further: What later epochs are trained on, by their numbers from 1, if the table is a sample of a larger one.
+    :param frame: A table with all input and output columns, and that of the task.
+    :param settings: The settings of the fit.
+    :param further: The data that later epochs are trained on, by their numbers from 1, if the table is a sample of a
+        larger one.
     """
     reader = TableReader.fit(
         frame,

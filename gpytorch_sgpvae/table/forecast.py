@@ -21,9 +21,9 @@ def rows_past_the_end(fitted: FittedTable, frame: pd.DataFrame, horizon: int) ->
     The inputs and the task of further rows of each series, at its usual step. A series is the rows that agree in the
     task and in all inputs but the time.
 
-    :param fitted: What was learnt of such tables.
+    :param fitted: The result of fitting such tables.
     :param frame: The table.
-    :param horizon: How many rows for each series.
+    :param horizon: The number of rows for each series.
     """
     reader, plan = fitted.reader, fitted.plan
     if isinstance(horizon, bool) or not isinstance(horizon, (int, np.integer)) or not 1 <= horizon <= MOST_ROWS:

@@ -1,4 +1,7 @@
-"""Which entries a fit does not see, to find out how well holes are filled: single ones, and runs like real outages."""
+"""
+The choice of entries that a fit does not see, to find out how well holes are filled: single ones, and runs like real
+outages.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ def hold_out(table: TaskTable, plan: Plan, num_filled: int, seed: int) -> np.nda
     48 rows.
 
     :param table: The table.
-    :param plan: Which input is the time, and what makes a place.
-    :param num_filled: How many of the outputs are no covariates, which are always seen.
+    :param plan: The shape of the model, which says which input is the time, and which inputs make a place.
+    :param num_filled: The number of outputs that are no covariates. Covariates are always seen.
     :param seed: Seed of their choice.
     """
     random = np.random.default_rng(derive_seed("hold out", seed))  # other entries than `hide` and `scores` choose

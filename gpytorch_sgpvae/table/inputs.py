@@ -26,16 +26,16 @@ NAMED = 5
 @dataclass(frozen=True)
 class InputColumn:
     r"""
-    How an input column becomes numbers. A number x is standardized, :math:`(x - \text{shift}) / \text{scale}`. A date
-    is counted in days first, from the start of its task (its first date there) where no two tasks overlap in time, as
-    with weeks, so that they share inducing points; otherwise from a fixed day. A periodic column is
+    The conversion of an input column to numbers. A number x is standardized, :math:`(x - \text{shift}) / \text{scale}`.
+    A date is counted in days first, from the start of its task (its first date there) where no two tasks overlap in
+    time, as with weeks, so that they share inducing points; otherwise from a fixed day. A periodic column is
     :math:`x / \text{period}` without its whole part, and never counted from a task's start. A label is the number of
     its level; labels that the fitted table did not have follow after these, in the order in which they come.
 
     :param name: Name of the column.
     :param is_date: Whether it holds points in time.
     :param from_task_start: Whether it is counted from each task's start.
-    :param period: In the column's units, in days for dates.
+    :param period: The period in the column's units, in days for dates.
     :param levels: The labels of a category, in the order of their numbers 0, 1, ...; nothing else has any.
     :param day_first: Whether 1/2/2024 is a day of February; None if the fitted table had no such dates.
     :param has_zone: Whether dates had a time zone; None if some had and others had not.
@@ -56,7 +56,7 @@ class InputColumn:
 
     @property
     def is_category(self) -> bool:
-        """Whether it holds labels, which have no order and no distance."""
+        """True if the column holds labels, which have no order and no distance."""
         return len(self.levels) > 0
 
     @classmethod
@@ -64,7 +64,7 @@ class InputColumn:
         """
         :param column: A column of the table to learn from.
         :param tasks: The task of each row, from 0 (`N`).
-        :param period: In the column's units, in days for dates.
+        :param period: The period in the column's units, in days for dates.
         :param labels: Whether its values are labels, also where they are numbers.
         """
         name = str(column.name)
@@ -111,8 +111,8 @@ class InputColumn:
 
     def with_context(self, column: pd.Series) -> InputColumn:
         """
-        What places are to be read with: labels that are new in their context already have a number there, and dates
-        have the order that they have there, if the fitted table left it open.
+        Return the column with which places are to be read: labels that are new in their context already have a number
+        there, and dates have the order that they have there, if the fitted table left it open.
 
         :param column: The column in the context.
         """
@@ -174,14 +174,14 @@ class InputColumn:
         return values - pd.Series(tasks).map(starts).to_numpy(float)
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """What the model's kernel sees, of :meth:`read` and :meth:`offset` (`N`)."""
+        """Make what the model's kernel sees, of :meth:`read` and :meth:`offset` (`N`)."""
         if self.period is not None:
             return np.mod(values / self.period, 1.0)
         return (values - self.shift) / self.scale
 
 
 def _are_apart(days: np.ndarray, tasks: np.ndarray) -> bool:
-    """Whether there are several tasks, and each is a stretch of time of its own."""
+    """Return whether there are several tasks, and each is a stretch of time of its own."""
     spans = pd.Series(days).groupby(tasks).agg(["min", "max"]).sort_values("min").to_numpy()
     return len(spans) > 1 and bool((spans[1:, 0] > spans[:-1, 1]).all())
 

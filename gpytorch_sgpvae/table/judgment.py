@@ -1,4 +1,4 @@
-"""What a fit finds out about itself, and about the tables that it is asked to fill."""
+"""The judgment of a fit about itself, and about the tables that it is asked to fill."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def check_tasks(table: TaskTable, task: str | None) -> None:
     """
     Raise if there is nothing to learn from, and warn of tasks of one row.
 
-    :param table: As it was read.
-    :param task: What tells the tasks apart.
+    :param table: The table as it was read.
+    :param task: The column or the dates by which tasks are told apart.
     """
     known = ~np.isnan(table.y).all(1)
     short = [key for key, rows in zip(table.keys, table.rows, strict=True) if len(rows) == 1]
@@ -62,7 +62,7 @@ def calibrated(fitted: FittedTable, table: TaskTable, shown: TaskTable, hidden: 
     :param fitted: The model and what belongs to it.
     :param table: All that is known.
     :param shown: The same without held-out entries.
-    :param hidden: Which these are (`N x P`).
+    :param hidden: True for these entries (`N x P`).
     """
     outputs = fitted.reader.outputs
     parts = list(fitted.value_moments(shown, shown, np.flatnonzero(hidden.any(1))))
@@ -107,9 +107,9 @@ def compared(
     :param frame: The table as it came.
     :param table: All that is known.
     :param shown: The same without held-out entries.
-    :param hidden: Which these are (`N x P`).
+    :param hidden: True for these entries (`N x P`).
     :param inputs: The input columns.
-    :param task: What tells the tasks apart, or None.
+    :param task: The column or the dates by which tasks are told apart, or None.
     :param seed: Seed of what is drawn.
     """
     outputs, number = fitted.reader.outputs.filled, fitted.reader.num_filled
@@ -122,14 +122,14 @@ def compared(
 
 
 def known_values(outputs: Outputs, table: TaskTable) -> np.ndarray:
-    """What is known of the outputs, in their own units (`N x P`)."""
+    """Return the known values of the outputs, in their own units (`N x P`)."""
     return outputs.values_of(torch.tensor(table.y[:, : len(outputs)])).numpy()
 
 
 @torch.no_grad()
 def evidence_of(fitted: FittedTable, table: TaskTable, seed: int) -> Evidence | None:
     """
-    How well the model explains some windows of a table, or None if nothing is known in it.
+    Measure how well the model explains some windows of a table; None if nothing is known in it.
 
     :param fitted: The model and what belongs to it.
     :param table: Any table.
@@ -155,8 +155,8 @@ def evidence_of(fitted: FittedTable, table: TaskTable, seed: int) -> Evidence | 
 
 def unlike_the_fit(fitted: FittedTable, table: TaskTable, seed: int) -> str | None:
     """
-    What to tell if a table's known entries are explained much worse than those of the table that was fitted: a model of
-    the winter, in July.
+    Word a warning if a table's known entries are explained much worse than those of the table that was fitted: a model
+    of the winter, in July.
 
     :param fitted: The model and what belongs to it.
     :param table: The table that it is to fill.
@@ -177,7 +177,7 @@ def unlike_the_fit(fitted: FittedTable, table: TaskTable, seed: int) -> str | No
 
 def distant_points(fitted: FittedTable, table: TaskTable) -> str | None:
     """
-    What to tell if inducing points are much farther apart than the functions that they stand for change over.
+    Word a warning if inducing points are much farther apart than the distance over which their functions change.
 
     :param fitted: The model and what belongs to it.
     :param table: The table.

@@ -1,4 +1,4 @@
-"""What a model has learnt of a table, in the table's own units."""
+"""Tables of what a model has learnt, in the units of the table that it was fitted to."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ALL = "all outputs"
 
 def kernel_names(fitted: FittedTable) -> list[str]:
     """
-    What the groups of latent functions are called, in the order of their kernels: `shared 1 (rough)`, `own 1 (rough)`.
+    Name the groups of latent functions, in the order of their kernels: `shared 1 (rough)`, `own 1 (rough)`.
 
-    :param fitted: What fitting a table gave.
+    :param fitted: The result of fitting a table.
     """
     plan, names = fitted.plan, []
     for i, kernel in enumerate(_kernels(fitted)):
@@ -40,12 +40,12 @@ def kernel_names(fitted: FittedTable) -> list[str]:
 
 def lengthscales(fitted: FittedTable) -> pd.DataFrame:
     r"""
-    Over which distances the latent functions change, in the units of each input, days for dates. A row is a group of
-    latent functions that all outputs share (`"all outputs"`), or the functions that an output has for itself, of those
-    of a category the geometric mean. NaN where they do not depend on distances in an input. Labels and periodic inputs
-    have no distances, and no columns.
+    Tabulate the distances over which the latent functions change, in the units of each input, days for dates. A row is
+    a group of latent functions that all outputs share (`"all outputs"`), or the functions that an output has for
+    itself. The functions of a category have their geometric mean. NaN means that the functions do not depend on
+    distances in an input. Labels and periodic inputs have no distances, and no columns.
 
-    :param fitted: What fitting a table gave.
+    :param fitted: The result of fitting a table.
     """
     plan, inputs = fitted.plan, fitted.reader.inputs
     rows = []
@@ -68,10 +68,10 @@ def lengthscales(fitted: FittedTable) -> pd.DataFrame:
 
 def label_correlations(fitted: FittedTable) -> pd.Series:
     r"""
-    How alike the shared latent functions are at different labels of an input, :math:`e^{-1/\ell}`: 1 where the label
-    does not matter, 0 where labels have nothing in common; an entry for each input that holds labels.
+    Tabulate how alike the shared latent functions are at different labels of an input, :math:`e^{-1/\ell}`: 1 where the
+    label does not matter, 0 where labels have nothing in common. There is an entry for each input that holds labels.
 
-    :param fitted: What fitting a table gave.
+    :param fitted: The result of fitting a table.
     """
     plan, inputs = fitted.plan, fitted.reader.inputs
     found: dict[str, list[float]] = {inputs[d].name: [] for d in plan.labels}
@@ -86,13 +86,13 @@ def label_correlations(fitted: FittedTable) -> pd.Series:
 
 def variances(fitted: FittedTable) -> pd.DataFrame:
     """
-    What each output is made of, a row for each: the shares of its variance that functions which all outputs share, its
-    own functions and noise explain, `shared`, `own` and `noise`, which add up to 1 and say nothing of the trend; the
-    share of the whole variance that the `trend` explains, which was taken off before: cycles and constants of places;
-    and `noise_std`, the noise's standard deviation in the column's units, in the middle of its values. Families without
-    Gaussian noise have no `noise`, `noise_std` and `trend`: the shares are of what comes before their noise.
+    Tabulate the parts that each output is made of. The shares `shared`, `own` and `noise` are those of functions which
+    all outputs share, of its own functions and of noise; they add up to 1 and say nothing of the trend. The share of
+    the `trend`, cycles and constants of places, which was taken off before, is that of the whole variance. `noise_std`
+    is the noise's standard deviation in the column's units, in the middle of its values. Families without Gaussian
+    noise have no `noise`, `noise_std` and `trend`: their shares are of what comes before their noise.
 
-    :param fitted: What fitting a table gave.
+    :param fitted: The result of fitting a table.
     """
     outputs = fitted.reader.outputs
     shared, private = np.square(_shared(fitted)).sum(1), np.square(_private(fitted)).sum(1)  # (J,)
@@ -115,15 +115,15 @@ def variances(fitted: FittedTable) -> pd.DataFrame:
 
 def correlations(fitted: FittedTable) -> pd.DataFrame:
     r"""
-    Which outputs speak to which: the correlations of the outputs in a row, before noise and less the trend, which their
-    loadings of shared functions imply. Each of the labels of a category has a row and a column.
+    Tabulate the correlations of the outputs in a row that their loadings of shared functions imply, before noise and
+    without the trend. Each of the labels of a category has a row and a column.
 
     .. math::
 
         \frac{\mathbf w_j^\top \mathbf w_{j'}}{\sqrt{(|\mathbf w_j|^2 + |\mathbf v_j|^2)
         (|\mathbf w_{j'}|^2 + |\mathbf v_{j'}|^2)}}
 
-    :param fitted: What fitting a table gave.
+    :param fitted: The result of fitting a table.
     """
     shared, private = _shared(fitted), _private(fitted)
     covariance = shared @ shared.T  # (J, J)
@@ -141,7 +141,7 @@ def cycles(fitted: FittedTable) -> pd.DataFrame:
     The cycles that were found, a row for each `period`, in the unit of the time, days for dates: the share of each
     output's variance that the cycle explains.
 
-    :param fitted: What fitting a table gave.
+    :param fitted: The result of fitting a table.
     """
     found, names = fitted.trend.cycles, fitted.reader.outputs.names
     rows, first = [], 0

@@ -18,7 +18,7 @@ def learnt_section(fitted: FittedTable) -> Section:
     """
     Lengthscales, shares of variance, cycles and correlations of the outputs.
 
-    :param fitted: What fitting a table gave.
+    :param fitted: The result of fitting a table.
     """
     scales, variances, cycles = learnt.lengthscales(fitted), learnt.variances(fitted), learnt.cycles(fitted)
     tables = []

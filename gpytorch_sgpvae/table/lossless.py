@@ -21,14 +21,14 @@ from .text_table import TextTable
 @dataclass(frozen=True)
 class Roles:
     """
-    What columns are for.
+    The roles of a table's columns.
 
-    :param inputs: Where a row is.
-    :param outputs: What has holes.
-    :param covariates: What has none.
-    :param task: What tells tasks apart, or None.
-    :param labels: Those of them whose numbers are labels.
-    :param settled: Those of them whose order of day and month is known.
+    :param inputs: The columns that say where a row is.
+    :param outputs: The columns with holes.
+    :param covariates: The columns without holes.
+    :param task: The column or the dates by which tasks are told apart, or None.
+    :param labels: The inputs and outputs whose numbers are labels.
+    :param settled: The columns whose order of day and month is known.
     """
 
     inputs: tuple[str, ...]
@@ -74,9 +74,9 @@ class FileTable:
     """
     A table of a file, and what is made of it.
 
-    :param table: As it is in the file.
-    :param frame: What is computed with, with the rows of the table.
-    :param reading: How cells were read.
+    :param table: The table as it is in the file.
+    :param frame: The frame that is computed with, with the rows of the table.
+    :param reading: The way cells were read.
     """
 
     table: Any
@@ -87,7 +87,7 @@ class FileTable:
         """
         Write the table with its holes filled, and columns added.
 
-        :param result: What `transform` returned, with intervals.
+        :param result: The frame that `transform` returned, with intervals.
         :param columns: The output columns.
         :param target: The name of a file, or - for the standard output.
         """
@@ -103,7 +103,7 @@ class FileTable:
         Write a table of places with predictions beside them; columns of theirs that are there already and empty are
         filled.
 
-        :param predicted: What `predict` returned.
+        :param predicted: The frame that `predict` returned.
         :param columns: The output columns.
         :param target: The name of a file, or - for the standard output.
         """
@@ -143,7 +143,7 @@ class FileTable:
             write_bytes(frame_to_bytes(with_whole_numbers(result, columns), target), target)
 
     def _texts(self, name: str, values: pd.Series, is_whole: bool) -> list[str]:
-        """What cells are to say: a label as the column writes it, a number in as few digits as tell it."""
+        """Write cells: a label as the column writes it, a number in as few digits as tell it."""
         spelled = self._spellings(name) if is_whole else {}
         texts, cells = [""] * len(values), values.tolist()
         for number in np.flatnonzero(values.notna().to_numpy()):
@@ -159,7 +159,7 @@ class FileTable:
         return str(value)
 
     def _spellings(self, name: str) -> dict[Any, str]:
-        """How a column writes each of its values."""
+        """Find out how a column writes each of its values."""
         if name not in self.table.names:
             return {}
         cells = self.table.column(self.table.names.index(name))
@@ -179,9 +179,9 @@ def read_file(
     Read a table: cells of columns without a role stay text.
 
     :param source: The name of a file, or - for the standard input.
-    :param roles: What columns are for.
-    :param reading: How cells are read.
-    :param separator: What stands between cells, if it is a text.
+    :param roles: The roles of the columns.
+    :param reading: The way cells are read.
+    :param separator: The character between cells, if the file is a text.
     :param encoding: Encoding of a text.
     :param is_places: Whether these are rows to predict, without outputs.
     """
@@ -203,7 +203,7 @@ def with_whole_numbers(frame: pd.DataFrame, columns: Sequence[OutputColumn]) -> 
 
 
 def is_whole(frame: pd.DataFrame, name: str) -> bool:
-    """Whether a table has a column of floating-point numbers that are all whole."""
+    """Return whether a table has a column of floating-point numbers that are all whole."""
     if name not in frame.columns or not pd.api.types.is_float_dtype(frame[name].dtype):
         return False
     return bool((frame[name].dropna() % 1 == 0).all())
@@ -225,7 +225,7 @@ def _frame_of(table: TextTable, roles: Roles, reading: Reading) -> pd.DataFrame:
 
 
 def _marks_in(table: Any, roles: Roles, reading: Reading) -> list[str]:
-    """What is taken for a missing value, and occurs."""
+    """Find the marks that are taken for a missing value, and occur."""
     if reading.marks is not None:
         return list(reading.marks)
     if not isinstance(table, TextTable):

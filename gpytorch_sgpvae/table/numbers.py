@@ -23,7 +23,7 @@ def read_numbers(column: pd.Series, hint: str = "") -> np.ndarray:
     The values as floating-point numbers, NaN where there is none; text that is no number is an error.
 
     :param column: A column of numbers.
-    :param hint: What else the message of that error should say.
+    :param hint: An addition to the message of that error.
     """
     if types.is_timedelta64_dtype(column.dtype):
         return (column / DAY).to_numpy(float, na_value=np.nan)
@@ -49,7 +49,7 @@ def read_numbers(column: pd.Series, hint: str = "") -> np.ndarray:
 
 
 def is_mostly_text(column: pd.Series) -> bool:
-    """Whether fewer than half of the values that are there are numbers."""
+    """Return whether fewer than half of the values that are there are numbers."""
     if not _may_hold_text(column):
         return False
     present = column.notna().to_numpy()
@@ -57,7 +57,7 @@ def is_mostly_text(column: pd.Series) -> bool:
 
 
 def is_date(column: pd.Series) -> bool:
-    """Whether these are points in time: pandas' own, or text most of which can be read as such."""
+    """Return whether these are points in time: pandas' own, or text most of which can be read as such."""
     if _is_dated(column):
         return True
     if not _may_hold_text(column):
@@ -70,7 +70,7 @@ def is_date(column: pd.Series) -> bool:
 
 def is_category(column: pd.Series) -> bool:
     """
-    Whether these are labels: booleans, pandas' own categories, numbers as well, or text most of which is neither
+    Return whether these are labels: booleans, pandas' own categories, numbers as well, or text most of which is neither
     numbers nor dates.
     """
     if types.is_bool_dtype(column.dtype):
@@ -158,7 +158,7 @@ def check_present(column: pd.Series, values: np.ndarray, role: str) -> None:
 
 
 def _is_dated(column: pd.Series) -> bool:
-    """Whether these are points in time of pandas' own."""
+    """Return whether these are points in time of pandas' own."""
     return types.is_datetime64_any_dtype(column.dtype) or isinstance(column.dtype, pd.PeriodDtype)
 
 

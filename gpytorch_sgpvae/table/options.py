@@ -45,7 +45,7 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
     """
     The options of all commands.
 
-    :param runs: What each command does.
+    :param runs: The function of each command.
     """
     parser = argparse.ArgumentParser(
         prog="sgpvae",

@@ -21,7 +21,7 @@ class Outputs:
     All output columns together: one observation model for their targets, and predictions in their own units.
 
     :param columns: The columns, in the order of the targets.
-    :param num_filled: How many of them are predicted: those after them are covariates, which have targets only.
+    :param num_filled: The number of them that are predicted: those after them are covariates, which have targets only.
 
     :ivar groups: Neighboring columns that share an observation model.
     """
@@ -53,7 +53,7 @@ class Outputs:
 
     @property
     def _are_gaussian(self) -> bool:
-        """Whether all targets are, so that real and positive columns have one observation model together."""
+        """True if all targets are Gaussian, so that real and positive columns have one observation model together."""
         return all(column.is_gaussian for column in self.columns)
 
     def observation_model(self) -> ObservationModel:
@@ -67,7 +67,7 @@ class Outputs:
         """
         Set what is known of the observation model before any training.
 
-        :param observation_model: What :meth:`observation_model` returned.
+        :param observation_model: The observation model that :meth:`observation_model` made.
         :param targets: (`N x P`)
         """
         if self._are_gaussian:
@@ -79,12 +79,12 @@ class Outputs:
 
     @property
     def num_values(self) -> list[int]:
-        """How many of the decoder's values each column takes (`P`)."""
+        """The number of the decoder's values that each column takes (`P`)."""
         return [column.num_values for column in self.columns]
 
     @property
     def are_corrected(self) -> list[bool]:
-        """Whether a network has to correct what the columns say, for each of the decoder's values (`J`)."""
+        """True for the decoder's values that a network has to correct (`J`)."""
         return [not column.is_gaussian for column in self.columns for _ in range(column.num_values)]
 
     def first_values(self, device: torch.device) -> Tensor:
@@ -92,15 +92,15 @@ class Outputs:
         return torch.tensor(np.cumsum([0, *self.num_values])[:-1], device=device)
 
     def for_values(self, of_columns: Tensor) -> Tensor:
-        """What is said of columns (`... x P`), said of each of the decoder's values (`... x J`)."""
+        """Repeat values of the columns (`... x P`) for each of the decoder's values (`... x J`)."""
         return of_columns.repeat_interleave(torch.tensor(self.num_values, device=of_columns.device), -1)
 
     def set_noise(self, observation_model: Any, noise: Tensor) -> None:
         """
         Set the noise variance where columns have one.
 
-        :param observation_model: What :meth:`observation_model` returned.
-        :param noise: For each of the decoder's values (`J`).
+        :param observation_model: The observation model that :meth:`observation_model` made.
+        :param noise: The noise of each of the decoder's values (`J`).
         """
         models = getattr(observation_model, "observation_models", [observation_model])
         for model, part in zip(models, noise.split([model.decoder_size for model in models]), strict=True):
@@ -116,9 +116,9 @@ class Outputs:
         """
         The distribution of the columns' own values, from that of their targets (`... x N x P`).
 
-        :param targets: What the observation model returned.
-        :param added: What is to be added to targets that are Gaussian (`N x P`).
-        :param variance: What is to be added to their variance (`N x P`).
+        :param targets: The observation model's result.
+        :param added: The values to be added to targets that are Gaussian (`N x P`).
+        :param variance: The variance to be added to theirs (`N x P`).
         """
         parts = zip(self.groups, self._parts(targets), self._split(added), self._split(variance), strict=True)
         values = [group[0].in_units(group, part, more, width) for group, part, more, width in parts]
@@ -128,8 +128,8 @@ class Outputs:
         """
         The distribution of the targets, where these are Gaussian with another variance (`... x N x P`).
 
-        :param targets: What the observation model returned.
-        :param variance: What is to be added to the variance of Gaussian targets (`N x P`).
+        :param targets: The observation model's result.
+        :param variance: The values to be added to the variance of Gaussian targets (`N x P`).
         """
         parts = zip(self.groups, self._parts(targets), self._split(variance), strict=True)
         return _side_by_side([group[0].widened(part, more) for group, part, more in parts])

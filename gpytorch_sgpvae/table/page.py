@@ -32,8 +32,8 @@ STYLE = {
 class Picture:
     """
     :param source: An address that holds the picture itself.
-    :param alt: What there is to see, for those who do not see it.
-    :param caption: How to read it.
+    :param alt: A description of the picture for those who do not see it.
+    :param caption: A text that explains how to read it.
     """
 
     source: str
@@ -76,7 +76,7 @@ class Grid:
 @dataclass(frozen=True)
 class Section:
     """
-    :param key: What links call it.
+    :param key: The name of the section in links.
     :param text: Paragraphs at the top.
     :param facts: Names and values, shown large.
     :param notes: Paragraphs at the end, small.

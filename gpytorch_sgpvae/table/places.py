@@ -1,4 +1,4 @@
-"""What is special about each place, in all tasks alike: a station in a hollow is colder in every week."""
+"""Constants of places, the same in all tasks: a station in a hollow is colder in every week."""
 
 from __future__ import annotations
 
@@ -44,13 +44,14 @@ class PlaceEffects:
     A place is made of all inputs but one, the one along which rows run (the days at a station). A table whose places do
     not come again in several tasks has no effects.
 
-    :param inputs: Which inputs make a place.
+    :param inputs: The inputs that make a place.
     :param places: Theirs, as the kernel sees them (`S x d`).
     :param effects: m + e (`S x P`).
-    :param deviations: How unsure the effects of outputs are that a place has no entry of, otherwise 0 (`S x P`).
+    :param deviations: The standard deviations of the effects on outputs that a place has no entry of, otherwise 0
+        (`S x P`).
     :param spread: :math:`\tau` (`P`).
-    :param weights: What each known place adds to m nearby (`S x P`).
-    :param lengthscales: How near (`P x d`).
+    :param weights: The weight of each known place in m nearby (`S x P`).
+    :param lengthscales: The distances over which m changes (`P x d`).
     """
 
     inputs: list[int]
@@ -82,8 +83,8 @@ class PlaceEffects:
         :param x: Inputs as the kernel sees them (`N x D`).
         :param y: Targets (`N x P`).
         :param tasks: The task of each row (`N`).
-        :param additive: Which targets an effect can be added to (`P`).
-        :param inputs: Which inputs make a place: all but the one along which rows run.
+        :param additive: True for the targets that an effect can be added to (`P`).
+        :param inputs: The inputs that make a place: all but the one along which rows run.
         :param seed: Seed of the places that say what is smooth.
         :param are_distances: Whether these inputs have distances, so that something can be smooth in them.
         """
@@ -155,12 +156,12 @@ def _shrunken_means(y: np.ndarray, place: np.ndarray, tasks: np.ndarray) -> np.n
 
 def _of_other_outputs(own: np.ndarray, is_seen: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
-    What places have of their own where no entry tells, by ridge regression on what they have of the other outputs, and
-    how sure that is (`S x P` each).
+    Predict the effects of places where no entry tells them, by ridge regression on their effects on the other outputs,
+    with standard deviations (`S x P` each).
 
-    :param own: What places have of their own (`S x P`).
-    :param is_seen: Where entries tell it (`S x P`).
-    :param spread: Its deviation among places (`P`).
+    :param own: The effects of places (`S x P`).
+    :param is_seen: True where entries tell the effect (`S x P`).
+    :param spread: The standard deviation of the effects among places (`P`).
     """
     known = np.where(is_seen, own, 0.0)
     values, deviations = known.copy(), np.where(is_seen, 0.0, spread)
@@ -176,7 +177,7 @@ def _of_other_outputs(own: np.ndarray, is_seen: np.ndarray, spread: np.ndarray) 
 
 
 def _smooth_part(places: np.ndarray, means: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """What each place adds to a smooth function of the place (`S`), how near (`d`), and the deviation from it."""
+    """Fit a smooth function of the place: its values (`S`), its lengthscales (`d`), and the deviation from it."""
     scale, width = means.std(), np.maximum(places.std(0), 1e-12)
     weights, lengthscales = np.zeros_like(means), width
     if scale == 0 or len(places) < FEWEST_FOR_SMOOTH:

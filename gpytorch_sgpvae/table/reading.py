@@ -1,4 +1,4 @@
-"""From a table to tasks, and the checks on the way."""
+"""The way from a table to tasks, with the checks on it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TaskTable:
     :param x: Inputs as the kernel sees them (`N x D`).
     :param y: Targets, NaN is missing (`N x P`).
     :param rows: The rows of each task.
-    :param keys: What the tasks are called in the table.
+    :param keys: The names of the tasks in the table.
     :param raw: Inputs as they were read: numbers, days, numbers of labels (`N x D`).
     """
 
@@ -46,15 +46,16 @@ class TaskTable:
 
 class TableReader:
     """
-    What was learnt of a table's columns, and the way from any such table to numbers. Inputs and the task may be levels
-    of the table's index, see :func:`~gpytorch_sgpvae.table.columns.find_column`, and the task may be made of dates, see
+    The reader of tables: it learns of a table's columns, and turns any such table into numbers. Inputs and the task may
+    be levels of the table's index, see :func:`~gpytorch_sgpvae.table.columns.find_column`, and the task may be made of
+    dates, see
     :class:`~gpytorch_sgpvae.table.tasks.TaskColumn`.
 
     :param inputs: The input columns.
     :param outputs: The output columns, and after them the covariates: columns without holes, which tell of the outputs.
-    :param task: What tells tasks apart, or None for a table that is one task.
+    :param task: The column or the dates by which tasks are told apart, or None for a table that is one task.
     :param known: All columns of the table that was fitted.
-    :param num_filled: How many of the outputs are no covariates, by default all.
+    :param num_filled: The number of outputs that are no covariates, by default all.
     """
 
     def __init__(
@@ -161,8 +162,8 @@ class TableReader:
         New inputs of the tasks of a context, in the order of its tasks; those that it has not come last. Of the outputs
         only covariates are read.
 
-        :param frame: With the input columns, that of the task and the covariates.
-        :param context: What `table` was read from.
+        :param frame: A table with the input columns, that of the task and the covariates.
+        :param context: The table that `table` was read from.
         """
         covariates = self.outputs.columns[self.num_filled :]
         self._check_places(frame)
@@ -204,7 +205,7 @@ class TableReader:
         return result
 
     def check(self, frame: pd.DataFrame) -> None:
-        """Whether a table has all columns, and all covariates; any that it has beside are left alone."""
+        """Raise unless a table has all columns, and complete covariates; warn of columns that are new."""
         self._check_places(frame)
         check_columns(frame, self.outputs.names)
         for name in self.outputs.names[self.num_filled :]:
@@ -299,7 +300,7 @@ def check_columns(frame: pd.DataFrame, names: Sequence[str], places: Sequence[st
     """
     Raise unless a table has rows, and each column once.
 
-    :param frame: What should be a table.
+    :param frame: The object that should be a table.
     :param names: Names of columns.
     :param places: Names of columns, or of levels of the index.
     """

@@ -1,4 +1,4 @@
-"""What a model makes of a table, as a page for people."""
+"""The report of a model on a table, as a page for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the model of a table starts: what the data say about it before any training."""
+"""Starting values of a table's model: what the data say about it before any training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def start(model: AmortizedModel, plan: Plan, outputs: Outputs, table: TaskTable,
     leaves, and lengthscales by the correlations along each series, and among the places at the same time.
 
     :param model: The model, of which the parameters are set.
-    :param plan: What the model is like.
+    :param plan: The shape of the model.
     :param outputs: The output columns.
     :param table: The table, whose targets are less the trend.
     :param seed: Seed of the choice of rows.
@@ -101,7 +101,7 @@ def _groups(table: TaskTable, plan: Plan, random: np.random.Generator, over_time
 
 
 def _stretch(rows: np.ndarray, table: TaskTable, plan: Plan, random: np.random.Generator) -> np.ndarray:
-    """At most so many rows, which follow each other in time."""
+    """Take at most the given number of rows, which follow each other in time."""
     if plan.time is None:
         return rows if len(rows) <= MOST_ROWS else random.choice(rows, MOST_ROWS, replace=False)
     rows = rows[np.argsort(table.x[rows, plan.time], kind="stable")]

@@ -73,7 +73,7 @@ def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) ->
 
     :param folder: A new or empty folder, or one with a model that is replaced.
     :param fitted: The fitted table.
-    :param parameters: What it was fitted with, the constructor's arguments.
+    :param parameters: The constructor's arguments that the imputer was fitted with.
     """
     reader, model = fitted.reader, fitted.model
     check_folder(folder)
@@ -112,7 +112,7 @@ def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) ->
 
 
 def digest_of(fitted: FittedTable) -> str:
-    """What tells a fitted table from another that predicts something else."""
+    """Compute a digest that tells a fitted table from another that predicts something else."""
     facts = json.dumps([fitted.reader.to_dict(), fitted.plan.to_dict(), str(next(fitted.model.parameters()).dtype)])
     return hashlib.sha256(facts.encode() + _to_bytes(fitted)).hexdigest()
 
@@ -123,9 +123,9 @@ def load_table(
     """
     The fitted table in a folder, and the parameters that it was fitted with.
 
-    :param folder: What :func:`save_table` wrote to.
-    :param device: To compute on, by default the CPU.
-    :param dtype: To compute with, by default that of the fit.
+    :param folder: The folder that :func:`save_table` wrote to.
+    :param device: The device to compute on, by default the CPU.
+    :param dtype: The dtype to compute with, by default that of the fit.
     """
     check_device(device)
     description, path, state = _read(folder)
@@ -284,7 +284,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _plain(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Those that belong to the fit, as JSON can hold them: sequences as lists, mappings as dictionaries."""
+    """Convert the fit's parameters to what JSON can hold: sequences to lists, mappings to dictionaries."""
     plain = {name: value for name, value in parameters.items() if name not in NOT_SAVED}
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in plain.items()}
     for name in ("inputs", "outputs", "covariates"):

@@ -1,4 +1,4 @@
-"""What predictions come to in a table: a value or a label for each hole, with its spread, and whole columns."""
+"""Summaries of predictions: a value or a label for each hole, with its spread, and whole columns."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def overall(outputs: Outputs, scores: pd.DataFrame, values: torch.Tensor) -> flo
     Minus the mean error of the outputs: the CRPS of numbers in standard deviations, and the share of wrong labels.
 
     :param outputs: The output columns.
-    :param scores: What :func:`score` returned.
+    :param scores: The table that :func:`score` returned.
     :param values: The table's known values, NaN where they are missing (`N x P`).
     """
     errors = []

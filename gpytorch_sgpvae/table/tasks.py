@@ -1,4 +1,4 @@
-"""Which task each row belongs to, by a column or by the weeks, months, ... of its dates."""
+"""The task that each row belongs to, by a column or by the weeks, months, ... of its dates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TaskColumn:
     def fit(cls, frame: pd.DataFrame, name: str, inputs: Sequence[str]) -> TaskColumn:
         """
         :param frame: The table to learn from.
-        :param name: What tells tasks apart.
+        :param name: The column, or the dates and a unit of time, by which tasks are told apart.
         :param inputs: Names of columns whose odd dates are told anyway.
         """
         derived = _split(frame, name)
@@ -48,7 +48,10 @@ class TaskColumn:
         return cls(name, is_day_first(_dates_of(frame, name, *derived), tell=derived[1] not in inputs))
 
     def with_context(self, context: pd.DataFrame) -> TaskColumn:
-        """What places are to be read with: dates have the order of their context, if the fitted table left it open."""
+        """
+        Return the column with which places are to be read: dates have the order of their context, if the fitted table
+        left it open.
+        """
         derived = _split(context, self.name)
         if derived is None or self.day_first is not None:
             return self

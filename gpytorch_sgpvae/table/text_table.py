@@ -33,14 +33,14 @@ class TextTable:
     """
     A table of cells, each as it stands in the file, quotes included.
 
-    :param source: What errors call the file.
+    :param source: The file's name in error messages.
     :param encoding: Encoding of the file.
-    :param separator: What stands between cells.
+    :param separator: The character between cells.
     :param start: All that comes before the header: a byte order mark, blank lines.
     :param header: The cells of the first line.
     :param header_end: The line end of the header, and blank lines after it.
     :param rows: The cells of all other lines that are not blank.
-    :param ends: What follows each of these: its line end, and blank lines.
+    :param ends: The text after each of these: its line end, and blank lines.
     """
 
     source: str
@@ -54,7 +54,7 @@ class TextTable:
 
     @cached_property
     def names(self) -> list[str]:
-        """What the columns are called."""
+        """The names of the columns."""
         return [unquote(cell).strip() for cell in self.header]
 
     def column(self, number: int) -> list[str]:
@@ -68,8 +68,8 @@ class TextTable:
         """
         The table with some cells replaced and columns added at its end.
 
-        :param filled: By the name of a column, the numbers of rows, and what their cells are to say.
-        :param added: By name, the cells of new columns.
+        :param filled: The numbers of the filled rows and the texts of their cells, by the name of a column.
+        :param added: The cells of new columns, by name.
         """
         rows = [list(row) for row in self.rows]
         for name, (numbers, cells) in filled.items():
@@ -94,7 +94,7 @@ class TextTable:
 
     @cached_property
     def _special(self) -> re.Pattern[str]:
-        """What needs quotes around it."""
+        """The characters that need quotes around them."""
         return re.compile(f'["\r\n{re.escape(self.separator)}]')
 
 
@@ -103,9 +103,9 @@ def parse(data: bytes, source: str, separator: str | None = None, encoding: str 
     Read a table, in which every line has as many cells as the header.
 
     :param data: The file.
-    :param source: What errors call it.
-    :param separator: What stands between cells; by default what the header looks like.
-    :param encoding: By default UTF-8, or UTF-16 where a mark says so.
+    :param source: The file's name in error messages.
+    :param separator: The character between cells; by default the one that the header seems to have.
+    :param encoding: The encoding, by default UTF-8, or UTF-16 if a mark says so.
     """
     text, encoding = _decode(data, source, encoding)
     start = _MARK if text.startswith(_MARK) else ""
@@ -133,7 +133,7 @@ def parse(data: bytes, source: str, separator: str | None = None, encoding: str 
 
 
 def unquote(cell: str) -> str:
-    """What a cell says, without the quotes around it."""
+    """Return the text of a cell, without the quotes around it."""
     match = _QUOTED.fullmatch(cell)
     return cell if match is None else match[1].replace('""', '"') + match[2]
 

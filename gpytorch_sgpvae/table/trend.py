@@ -1,4 +1,4 @@
-"""What is taken off the targets before any model: what is special about each place, and cycles of time."""
+"""The trend, which is taken off the targets before any model: constants of places, and cycles of time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Trend:
         """
         :param inputs: The input columns.
         :param outputs: The output columns.
-        :param plan: What the model is like.
+        :param plan: The shape of the model.
         :param table: The table.
         :param seed: Seed of what is drawn.
         """

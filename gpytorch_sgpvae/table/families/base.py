@@ -1,4 +1,4 @@
-"""What every family of outputs can be asked."""
+"""The questions that every family of outputs can answer."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class OutputColumn:
 
     @property
     def num_values(self) -> int:
-        """How many of the decoder's values the column takes."""
+        """The number of the decoder's values that the column takes."""
         return 1
 
     @classmethod
@@ -107,7 +107,7 @@ class OutputColumn:
         """
         The distribution of targets with another variance, where they are Gaussian (`... x N x P_g`).
 
-        :param variance: What is to be added to their variance (`N x P_g`).
+        :param variance: The variance to be added (`N x P_g`).
         """
         return targets
 
@@ -120,8 +120,8 @@ class OutputColumn:
         """
         The distribution of the columns' own values, from that of their targets (`... x N x P_g`).
 
-        :param added: What is to be added to targets that are Gaussian (`N x P_g`).
-        :param variance: What is to be added to their variance (`N x P_g`).
+        :param added: The values to be added to targets that are Gaussian (`N x P_g`).
+        :param variance: The variance to be added to theirs (`N x P_g`).
         """
         return targets
 
@@ -163,7 +163,7 @@ def check_varies(column: pd.Series, num_values: int) -> None:
 
 
 def skewness(values: np.ndarray) -> float:
-    """How much longer the upper tail of some values is than the lower one; 0 where they do not vary."""
+    """Measure how much longer the upper tail of some values is than the lower one; 0 if they do not vary."""
     centered = values - values.mean()
     stddev = values.std()
     return float(np.mean(centered**3) / stddev**3) if stddev > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Which family a column belongs to, by its values."""
+"""A guess of the family that a column belongs to, by its values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def guess_family(column: pd.Series) -> str:
 
 
 def _are_counts(values: np.ndarray) -> bool:
-    """Whether numbers from 0 are small whole numbers, spread as counts are."""
+    """Return whether numbers from 0 are small whole numbers, spread as counts are."""
     above = values[values > 0]
     if (values != np.floor(values)).any() or values.min() > 1 or not len(above) or np.mean(above < SMALL) < 0.5:
         return False

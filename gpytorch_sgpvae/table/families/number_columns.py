@@ -74,7 +74,7 @@ class NumberColumn(OutputColumn):
 
     @staticmethod
     def is_outside(values: np.ndarray) -> np.ndarray:
-        """Which values the family does not take; NaN is none of them."""
+        """Tell which values the family does not take; NaN is none of them."""
         return np.zeros(len(values), dtype=bool)
 
     def flatten(self, values: np.ndarray) -> np.ndarray:
