@@ -119,7 +119,7 @@ class AmortizedSurrogate(Model, FantasizeMixin):
         """The task's data, in the units of :meth:`posterior`."""
         return self._context
 
-    def posterior(  # type: ignore[override]
+    def posterior(
         self,
         X: Tensor,
         output_indices: list[int] | None = None,
