@@ -48,7 +48,7 @@ from .mlls import ImportanceWeightedELBO, TaskELBO
 from .models import GPVAE, SGPVAE, VAE, AmortizedModel, MarkovGPVAE
 from .refinement import Refinement, refine
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "GPVAE",
