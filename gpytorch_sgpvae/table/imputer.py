@@ -170,7 +170,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         tasks, drawn at random; where most tasks lie in several partitions, or there are none, stretches of time. Needs
         the extra `arrow`.
 
-        :param source: A folder, a file, a list of files, or a :class:`pyarrow.dataset.Dataset`: Parquet or CSV.
+        :param source: A folder, a file, a list of files, or a `pyarrow.dataset.Dataset`: Parquet or CSV.
         :param sample_rows: Rows of a sample, about. A data set with no more rows is fitted as the table that it is.
         """
         from .large.fit import fit_dataset

@@ -89,7 +89,7 @@ def is_dataset(source: Any) -> bool:
 def open_source(source: Any, most_rows: int = MOST_ROWS) -> Source:
     """
     :param source: A folder (folders in it such as `year=2024` are a column `year`), a file, a list of files, or a
-        :class:`pyarrow.dataset.Dataset` of files; Parquet, or CSV with types that pyarrow finds out.
+        `pyarrow.dataset.Dataset` of files; Parquet, or CSV with types that pyarrow finds out.
     :param most_rows: Parquet files with more rows are cut between their row groups.
     """
     if not is_dataset(source):
