@@ -246,6 +246,7 @@ def test_draws_have_the_mean_and_the_covariance_of_q(form):
     with torch.no_grad():
         draws = posterior.sample(x_new, 40_000).flatten(-2)
         q_f = model(x_new, context=posterior.encoding)
+    assert isinstance(posterior.encoding.posterior, form)
     scale = q_f.stddev.flatten()
     assert ((draws.mean(0) - q_f.mean.flatten()).abs() < 5 * scale / 200).all()
     assert ((draws.T.cov() - q_f.covariance_matrix).abs() < 6 / 200 * scale.unsqueeze(-1) * scale).all()

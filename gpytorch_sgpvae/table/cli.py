@@ -126,7 +126,7 @@ def _fit(options: argparse.Namespace) -> None:
 
 
 def _impute(options: argparse.Namespace) -> None:
-    if os.path.isdir(options.table) or os.path.isdir(options.output) or options.output.endswith(("/", os.sep)):
+    if os.path.isdir(options.table) or options.output.endswith(("/", os.sep)):
         return _impute_dataset(options)
     if options.workers > 1 or options.scheduler is not None:
         raise TableError("Workers share the partitions of a folder: for one file, leave --workers and --scheduler out.")

@@ -161,9 +161,9 @@ def test_score_prints_a_table_or_json(files, capsys):
 
 def test_names_that_the_systems_code_page_lacks_are_printed_all_the_same(files, monkeypatch):
     """As Windows has one where the output goes into a file."""
-    score = SGPVAEImputer.score
+    scores = SGPVAEImputer.scores
     output = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
-    monkeypatch.setattr(SGPVAEImputer, "score", lambda *args: score(*args).rename({"temp": "温度"}))
+    monkeypatch.setattr(SGPVAEImputer, "scores", lambda *args: scores(*args).rename({"temp": "温度"}))
     monkeypatch.setattr(sys, "stdout", output)
     assert run("score", folder_of(tiny_imputer), files / "series.csv") == 0
     output.flush()
