@@ -39,7 +39,8 @@ def test_the_committed_picture_is_what_the_code_draws(name):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(DOCS)) for page in PAGES])
-def test_the_code_on_the_page_does_what_it_says(page):
+def test_the_code_on_the_page_does_what_it_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some pages write files
     text = page.read_text()
     if page.suffix == ".md":  # whose fences would be taken for output
         blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
