@@ -9,6 +9,7 @@ import os
 import pkgutil
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,17 +17,22 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import matplotlib as mpl
+import pandas as pd
 import pytest
 import torch
 from browser import needs_browser, what_scrolls
 
 import gpytorch_sgpvae
 from gpytorch_sgpvae import metrics
+from gpytorch_sgpvae.table import SGPVAEImputer, cli
 from gpytorch_sgpvae.utils.locks import locked
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("concepts/*"), *DOCS.glob("reference/*")])
+START = DOCS / "start.md"
+# The pages show what users type, with fits of minutes.
+SHORT_FIT = ["--max-epochs", "1", "--no-comparison", "--quiet"]
 
 
 @pytest.mark.parametrize("name", ["architecture", "explaining_away"])
@@ -38,12 +44,35 @@ def test_the_committed_picture_is_what_the_code_draws(name):
     assert drawn == (DOCS / f"{name}.svg").read_text(), f"run python docs/{name}.py"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(DOCS)) for page in PAGES])
+def blocks_of(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(DOCS))) for page in PAGES if page != START])
 def test_the_code_on_the_page_does_what_it_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some pages write files
+    run_code(page)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Held-out entries are predicted better")  # after one epoch
+def test_who_starts_here_gets_a_model_and_a_filled_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(SGPVAEImputer.__init__.__kwdefaults__, "max_epochs", 1)
+    run_code(START)
+    Path("filled.csv").unlink()
+    commands = [shlex.split(line) for line in "".join(blocks_of(START, "sh")).splitlines() if line.startswith("sgpvae")]
+    assert [command[1] for command in commands] == ["fit", "impute", "report"]
+    for command in commands:
+        assert cli.main([*command[1:], *(SHORT_FIT if command[1] == "fit" else ["--quiet"])]) == 0
+    assert not pd.read_csv("filled.csv")[["temperature", "ozone"]].isna().any(axis=None)
+    assert Path("report.html").stat().st_size > 100_000
+
+
+def run_code(page):
     text = page.read_text()
     if page.suffix == ".md":  # whose fences would be taken for output
-        blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        blocks = blocks_of(page, "python")
         assert all(block.startswith(">>> ") for block in blocks)
         text = "\n".join(blocks)
     for extra in re.findall(r"^>>> from gpytorch_sgpvae\.(botorch)\b", text, re.MULTILINE):
