@@ -35,7 +35,7 @@ START = DOCS / "start.md"
 SHORT_FIT = ["--max-epochs", "1", "--no-comparison", "--quiet"]
 
 
-@pytest.mark.parametrize("name", ["architecture", "explaining_away"])
+@pytest.mark.parametrize("name", ["architecture", "decide", "explaining_away"])
 def test_the_committed_picture_is_what_the_code_draws(name):
     pinned = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
     if mpl.__version__ != pinned:
