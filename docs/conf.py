@@ -26,6 +26,7 @@ copyright = author
 version = release = importlib.metadata.version("gpytorch-sgpvae")
 
 extensions = [
+    "gallery",
     "matplotlib.sphinxext.plot_directive",
     "myst_nb",
     "sphinx.ext.autodoc",

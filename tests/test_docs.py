@@ -95,6 +95,15 @@ def test_what_the_pages_link_to_is_there():
     assert not broken
 
 
+def test_the_gallery_has_a_picture_of_every_tutorial():
+    text = (DOCS / "gallery.md").read_text()
+    shown = dict(re.findall(r"```\{tutorial-picture\} (\w+)\n:number: (\d+)\n:alt: .{20}", text))
+    assert set(shown) == {path.stem for path in (ROOT / "tutorials").glob("*.ipynb")}
+    pictures = runpy.run_path(str(DOCS / "gallery.py"))["pictures"]
+    for name, number in shown.items():
+        assert pictures(ROOT / "tutorials" / f"{name}.ipynb")[int(number)].startswith(b"\x89PNG"), name
+
+
 def test_the_reference_has_every_public_name():
     text = "\n".join(path.read_text() for path in (DOCS / "reference").glob("*.rst"))
     documented = set(re.findall(r"^\.\. auto\w+:: (\w+)$", text, re.MULTILINE))
@@ -190,7 +199,8 @@ class TestSite:
         (source / "docs").mkdir(parents=True)
         settings = (DOCS / "conf.py").read_text()
         (source / "docs" / "conf.py").write_text(settings)
-        shutil.copy(DOCS / "inventories.py", source / "docs")
+        for name in ("gallery.py", "inventories.py"):
+            shutil.copy(DOCS / name, source / "docs")
         for folder in ("_static", "_templates"):
             shutil.copytree(DOCS / folder, source / "docs" / folder)
         links = [
