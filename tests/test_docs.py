@@ -20,7 +20,7 @@ import matplotlib as mpl
 import pandas as pd
 import pytest
 import torch
-from browser import needs_browser, what_scrolls
+from browser import needs_browser, what_is_shown, what_scrolls
 
 import gpytorch_sgpvae
 from gpytorch_sgpvae import metrics
@@ -55,7 +55,7 @@ def test_the_code_on_the_page_does_what_it_says(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Held-out entries are predicted better")  # after one epoch
+@pytest.mark.filterwarnings("ignore::gpytorch_sgpvae.table.TableWarning")  # after one epoch
 def test_who_starts_here_gets_a_model_and_a_filled_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(SGPVAEImputer.__init__.__kwdefaults__, "max_epochs", 1)
@@ -162,6 +162,13 @@ def site(tmp_path_factory):
     return folder
 
 
+def pages_of(site):
+    pages = [str(path.relative_to(site)) for path in site.rglob("*.html") if "_static" not in path.parts]
+    assert len(pages) > 40
+    sources = [page for page in pages if page.startswith("_modules")]
+    return [page for page in pages if page not in sources[3:]]  # which look all the same
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("sphinx") is None, reason="make docs installs Sphinx")
 class TestSite:
@@ -188,11 +195,22 @@ class TestSite:
     @needs_browser
     def test_no_line_of_code_has_to_be_scrolled(self, site, tmp_path):
         """On 1280 pixels, where lines as long as ours are allowed to be are not wrapped either."""
-        pages = [str(path.relative_to(site)) for path in site.rglob("*.html") if "_static" not in path.parts]
-        sources = [page for page in pages if page.startswith("_modules")]
-        pages = [page for page in pages if page not in sources[3:]]  # which look all the same
-        assert len(pages) > 40
-        assert not what_scrolls(site, pages, 1280, 120, tmp_path)
+        assert not what_scrolls(site, pages_of(site), 1280, 120, tmp_path)
+
+    @needs_browser
+    def test_no_page_has_to_be_scrolled_sideways_on_a_phone(self, site, tmp_path):
+        """On 390 pixels, where code, tables and figures have to be within their boxes."""
+        assert not what_scrolls(site, pages_of(site), 390, None, tmp_path)
+
+    @needs_browser
+    def test_a_search_leads_to_the_page(self, site, tmp_path):
+        shown = what_is_shown(site, "search.html?q=jitter", tmp_path)
+        assert 'href="docs/concepts/choosing.html#jitter"' in shown
+
+    def test_no_page_loads_anything_from_elsewhere(self, site):
+        for page in site.rglob("*.html"):
+            loaded = re.findall(r"<(?:script|img|link rel=.stylesheet.)[^>]*(?:src|href)=.(https?:[^\"']*)", page.read_text())
+            assert not loaded, page
 
     def test_broken_links_end_the_build(self, tmp_path):
         source = tmp_path / "source"
