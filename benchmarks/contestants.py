@@ -23,8 +23,8 @@ from .shapes import Shape, make_data
 
 Step = Callable[[], None]
 
-# Products (M x M)(M x N) that automatic differentiation takes for a step, per latent function and task: three forward, six
-# backward. Gradients by hand need seven (tests/variational/test_cost.py).
+# Products (M x M)(M x N) that automatic differentiation takes for a step, per latent function and task: three forward,
+# six backward. Gradients by hand need seven (tests/variational/test_cost.py).
 NUM_PRODUCTS = 9
 
 

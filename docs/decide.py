@@ -34,7 +34,7 @@ STEPS = (
         BLUE,
         (
             ("Is it a table\nthat you want filled?", "SGPVAEImputer", "chooses all that is below"),
-            ("Is time the only input,\nwith more than about\n300 points in a task?", "MarkovGPVAE", "exact, O(N), no M"),
+            ("Is time the only input, with\nmore than some 300 points\nin a task?", "MarkovGPVAE", "exact, O(N), no M"),
             ("Has a task at most\nsome hundred points?", "GPVAE", "exact, no M"),
         ),
         ("SGPVAE", "with M inducing points: a few for each\nlengthscale along each input"),
@@ -103,7 +103,8 @@ def draw_step(
         canvas.text(middle, row + (ROW - GAP) / 2, question, fontsize=9.2, linespacing=1.3, **write)
         answer(canvas, right, row, ANSWER_WIDTH, color, name, meaning)
         arrow(canvas, (MARGIN + QUESTION_WIDTH, row + (ROW - GAP) / 2), (right, row + (ROW - GAP) / 2))
-        canvas.text((MARGIN + QUESTION_WIDTH + right) / 2, row + ROW / 2 + 0.02, "yes", fontsize=9, ha="center", color=INK)
+        between = (MARGIN + QUESTION_WIDTH + right) / 2
+        canvas.text(between, row + ROW / 2 + 0.02, "yes", fontsize=9, ha="center", color=INK)
         arrow(canvas, (middle, row), (middle, row - GAP))
         canvas.text(middle + 0.1, row - GAP / 2, "no", fontsize=9, va="center", color=INK)
         top -= ROW

@@ -1,13 +1,11 @@
-"""
-The pictures of gallery.md, taken from the outputs that the notebooks were committed with, so that none is kept twice.
-"""
+"""The pictures of gallery.md, from the outputs that notebooks were committed with, so that none is kept twice."""
 
 from __future__ import annotations
 
 import base64
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -27,7 +25,7 @@ class TutorialPicture(SphinxDirective):
 
     required_arguments = 1
     has_content = True
-    option_spec = {"number": directives.nonnegative_int, "alt": directives.unchanged_required}
+    option_spec: ClassVar = {"number": directives.nonnegative_int, "alt": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]

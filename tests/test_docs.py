@@ -48,7 +48,9 @@ def blocks_of(page, language):
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(DOCS))) for page in PAGES if page != START])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page != START], ids=lambda page: str(page.relative_to(DOCS))
+)
 def test_the_code_on_the_page_does_what_it_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some pages write files
     run_code(page)
@@ -208,9 +210,8 @@ class TestSite:
         assert 'href="docs/concepts/choosing.html#jitter"' in shown
 
     def test_no_page_loads_anything_from_elsewhere(self, site):
-        for page in site.rglob("*.html"):
-            loaded = re.findall(r"<(?:script|img|link rel=.stylesheet.)[^>]*(?:src|href)=.(https?:[^\"']*)", page.read_text())
-            assert not loaded, page
+        elsewhere = re.compile(r"""<(?:script|img|link rel=.stylesheet.)[^>]*(?:src|href)=.https?:""")
+        assert not [page for page in site.rglob("*.html") if elsewhere.search(page.read_text())]
 
     def test_broken_links_end_the_build(self, tmp_path):
         source = tmp_path / "source"
