@@ -38,6 +38,7 @@ from .experiment import Experiment, Outcome
 from .lds import LinearDynamicalSystem
 from .runs import Run, by_row, kept, row_label
 from .scores import score
+from .texts import text_of
 from .training import BUDGET, ELBO_SAMPLES, PREDICTION_SAMPLES, optimize, optimize_for
 
 if TYPE_CHECKING:
@@ -376,13 +377,7 @@ BALL = Experiment(
     seeds=3,
     network="zeroimputation",  # the usual encoder, as nothing is missing
     figure=draw_ball,
-    text="Mean absolute error of the noiseless pixels so many steps ahead, given the images before, averaged over all "
-    "prefixes of 80 test videos; `mae` is the mean over 1 to 10 steps. NLL, CRPS and coverage are of the noisy pixels, "
-    "of all these steps, with matched moments. 80 videos of 50 images of 10 pixels to train on. K = 1. The independent "
-    "GPs have periodic kernels too. The linear dynamical systems start from the principal components of five images at "
-    "a time; 8 states are as many as the paper's other models have, and 16 are better. All have one set of parameters "
-    "for all videos. The tuned GP-VAE has a cosine kernel, and three videos of ten are hidden from its network after a "
-    "random image; presets were chosen on other videos than these.",
+    text=text_of("ball"),
 )
 
 BALLS = Experiment(
@@ -398,14 +393,5 @@ BALLS = Experiment(
     inducing=(10,),
     presets=("paper", "timed", "tuned"),
     figure=draw_balls,
-    text="250 images of 100 pixels, given the 250 before them with a quarter of the pixels gone: mean absolute error "
-    "of the noiseless pixels, of all 250 images and of the last 50, and NLL of the noisy ones. 80 videos of 500 images "
-    "to train on, 20 for the test. K = 2; M = 10 is an inducing point every 50 images, as in the paper. FF: the sites "
-    "of each test video's first half are refined, by 20 natural-gradient steps. The tuned model has cosine kernels and "
-    "a decoder with a layer for each latent function; it was chosen on other videos than these. CRPS is that of "
-    "matched moments. Timed: the tuned settings, and 60 s of the processor for training instead of a number of steps, "
-    "one model after the other in one process (`--model markov sgpvae --workers 1`). The Markov GP-VAE has the same "
-    "cosine kernels, and no inducing points. Of these ten are enough: the state of a cosine has two dimensions, so "
-    "that both models have the same bound. A step of the Markov model takes half as long again. It has 1000 steps "
-    "where the SGP-VAE has 1550, and is behind.",
+    text=text_of("balls"),
 )

@@ -22,6 +22,7 @@ from . import baselines, joint
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import pool, score
+from .texts import text_of
 from .training import PREDICTION_SAMPLES, initialize, optimize, training_elbo
 
 # Of free-form sites that are learnt along with a model: draws in a step, and so many times the model's learning rate.
@@ -316,22 +317,7 @@ JURA = make_experiment(
         "gpvae factornet, FF": {"mae": "0.41 (0.01)", "nll": "1.04 (0.06)"},
     },
     targets={"mae": 0.39, "nll": 0.85},
-    text="Cadmium at 100 of 359 locations, given nickel and zinc at all of them and cadmium at the others. K = 2. The "
-    "regression is by least squares of nickel and zinc. The paper's settings are those of its text, two hidden "
-    "layers; with one, as the authors' code has it, 10 of 15 runs have MAE 0.445 (0.008) and NLL 0.934 (0.032). "
-    "Tuned: of the logarithms, with exponential kernels, a linear decoder and a perceptron in addition. Five "
-    "models predict together as one mixture, whose median is the point prediction: three with K = 3, whose "
-    "parameters are learnt further along with free-form sites (FF), and two with K = 2, from whose networks "
-    "cadmium in some cells of 100 m is hidden in training. The former have the highest training ELBO by far and "
-    "are the best where some of the 259 locations are hidden one by one; the latter are where whole clusters of "
-    "them are, and most of the 259 have neighbors within 100 m, which few of the others do. Scores of test "
-    "entries had been seen of four other presets, and the mixture was settled after that: raw values (MAE 0.42, "
-    "NLL 0.86), RBF kernels (0.405, 0.86), the former alone (0.416, 0.77; one run) and the latter alone (0.42, "
-    "0.86; two runs). Tried since: mixtures with models of the raw values, RBF kernels, and K = 3 or 4. Where "
-    "cells of 100 m are hidden they are ahead (MAE 0.415 against 0.461), but there a third of what is hidden has "
-    "neighbors within 100 m, across the border of a cell; where all within 120 m of each other are hidden "
-    "together they hardly are (0.476 against 0.489), and four runs of one (FF) have 0.422 and 0.805 on the test. "
-    "They were dropped.",
+    text=text_of("jura"),
 )
 
 EEG_SETTINGS = Settings(
@@ -375,22 +361,5 @@ EEG = make_experiment(
         "gpvae indexnet, FF": {"smse": "0.25 (0.02)", "nll": "2.13 (0.28)"},
     },
     targets={"smse": 0.20, "nll": 1.40},
-    text="The last 100 of 256 samples of the electrodes FZ, F1 and F2, given four others. K = 3. The regression is by "
-    "least squares of these four, sample by sample: the paper's models do not reach it. The paper's settings are "
-    "those of the authors' code where its text differs: one hidden layer, with two of which that code "
-    "overfitted, in one run. Tuned: K = 7, exponential kernels, observations and sites that start with more "
-    "noise, and the three electrodes hidden from the networks in windows of 0.4 s in training. Ten models "
-    "predict together as a mixture, five with a linear decoder and a perceptron in addition, five without hidden "
-    "layers. Chosen among some 25 settings by these electrodes in three windows of 52 earlier samples and by one "
-    "other electrode at a time in the last 100, where a mixture of four (FF) has SMSE 0.19 and 0.30, NLL 1.82 "
-    "and 2.09, its perceptrons alone 0.21 and 0.30, 1.91 and 2.08, those without hidden layers alone 0.21 and "
-    "0.33, 2.16 and 2.20. Scores of test entries had been seen when it was settled: those of the regression, "
-    "which is why models without hidden layers were tried, of six models, which only then became ten (0.170, "
-    "1.403), of the perceptrons alone (0.222, 1.47; two runs), of an earlier one with K = 3 (0.243, 1.62) and "
-    "what it was chosen from (0.25 to 0.29, 1.6 to 2.1), and of models with the authors' settings and variations "
-    "of them (0.22 to 2.8, 1.8 to 39). The Markov GP-VAE and the SGP-VAE are the joint model with the same kernels, by "
-    "exact inference and with 64 inducing points at equal distances. Each was trained for 60 s of the processor, one "
-    "after the other in one process (`--model markov sgpvae --workers 1`), which is 1082 steps of exact inference and "
-    "112 with inducing points. Exact inference is ahead in SMSE and CRPS, hardly in NLL, and its intervals are too "
-    "narrow, more so than those of the SGP-VAE: far behind in the NLL of the mixture. Nobody tuned either of them.",
+    text=text_of("eeg"),
 )

@@ -20,6 +20,7 @@ from . import baselines, joint
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import score
+from .texts import text_of
 from .training import (
     PREDICTION_SAMPLES,
     Task,
@@ -254,11 +255,7 @@ AMEDAS = make_experiment(
     title="AMeDAS weeks",
     published={},
     targets={"unseen_rmse": 1.00, "unseen_nll": 1.40},
-    text="The average temperature of the days 1 to 5 of a week, at 155 Japanese observatories in 2023. K = 3. The "
-    "regression is on TMAX and TMIN, by least squares on the training weeks; days without one of the two take it "
-    "from a straight line between the days around. The GP-VAE has exponential kernels and no inducing points: a "
-    "hundred of them are too few for what single stations say about themselves. Its settings are those of "
-    "tutorial 7, where K = 4, and whose test scores had been seen.",
+    text=text_of("amedas"),
 )
 
 JAPAN = make_experiment(
@@ -297,5 +294,5 @@ JAPAN = make_experiment(
             "unseen_nll": "2.67 (0.15)",
         },
     },
-    text="The average temperature of the days 1 to 5 of a week, at the Japanese stations of GHCN-Daily. K = 3.",
+    text=text_of("japan"),
 )
