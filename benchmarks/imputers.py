@@ -25,7 +25,7 @@ from gpytorch_sgpvae.table.numbers import read_anything
 from .kriging import krige
 from .tables import Problem
 
-# Of the test's outputs (N x P): a distribution, or a value for each.
+# What is said of the test's outputs (N x P): a distribution, or a value for each.
 Imputed = Prediction | np.ndarray
 Imputer = Callable[[Problem, int, bool], Imputed]
 
@@ -36,7 +36,7 @@ MOST_MINUTES = 60.0
 NUM_DRAWS = 20
 # The penalty of the wide ridge, for standardized columns; chosen on a seed of the twelve stations that is not reported.
 RIDGE_PENALTY = 100.0
-# Of the windows, to stop early on, and of their entries, to be predicted.
+# The fraction of the windows to stop early on, and of their entries to be predicted.
 VALIDATION_SHARE, VALIDATION_HIDDEN = 0.1, 0.2
 
 
@@ -107,7 +107,7 @@ def iterative_imputer(problem: Problem, seed: int, quick: bool) -> Imputed:
 
 
 def knn_imputer(problem: Problem, seed: int, quick: bool) -> Imputed:
-    """Of the rows that are closest in inputs and outputs."""
+    """Fill from the rows that are closest in inputs and outputs."""
     return _with_scaled_columns(KNNImputer(n_neighbors=5, weights="distance"), problem, 1)[0]
 
 
@@ -128,7 +128,7 @@ def gp_vae(problem: Problem, seed: int, quick: bool) -> Imputed:
 
 
 def _with_scaled_columns(imputer: Any, problem: Problem, num_draws: int) -> np.ndarray:
-    """Of inputs, the time and outputs, all with mean 0 and standard deviation 1 (`S x N x P`, in original units)."""
+    """Impute inputs, time and outputs, all of them scaled; the outputs in original units (`S x N x P`)."""
     columns = list(dict.fromkeys([*problem.inputs, problem.time, *problem.outputs]))
     chosen = [columns.index(name) for name in problem.outputs]
     train, test = (_numbers(table[columns]) for table in (problem.train, problem.test))

@@ -57,26 +57,27 @@ DATA_SEED = 1
 @dataclass(frozen=True)
 class Settings:
     """
-    Of a training.
+    How to make a model and to train it.
 
-    :param num_steps: Of Adam.
+    :param num_steps: Steps of Adam.
     :param lr: Its learning rate, or the highest of one cycle.
     :param one_cycle: Whether it rises for a tenth of the steps and then decays to zero.
     :param batch_size: Videos in a step.
     :param network_sizes: Hidden units of the inference network.
     :param decoder_sizes: Hidden units of the decoder.
-    :param activation: Of both.
-    :param lengthscale: Of the periodic kernels, to start from: long is a near sinusoid. With more harmonics the latent
-        functions settle on shapes that pass a value several times on a ball's way from the floor to the top, which no
-        decoder can undo.
-    :param initial_stddev: Of the network's sites: vague, as most pixels show no ball and should have little to say.
+    :param activation: The activation function of both.
+    :param lengthscale: The lengthscale that the periodic kernels start from: a long one makes nearly a sinusoid. With
+        more harmonics the latent functions settle on shapes that pass a value several times on a ball's way from the
+        floor to the top, which no decoder can undo.
+    :param initial_stddev: The standard deviation that the network's sites start with: large, as most pixels show no
+        ball and should have little to say.
     :param noise: Variance that the observations start with.
     :param sinusoidal: Whether the kernels have no harmonics at all, and no constant: two images then tell the whole
         function, and the decoder sees to the shape of the motion.
     :param prefixes: Probability of a video to be hidden from the network after a random image, while the likelihood
         still sees it: trains for predictions.
     :param layered: Whether each latent function draws a ball of its own (see :class:`~experiments.decoders.Layers`).
-    :param seconds: Train for so many seconds of the processor instead of a number of steps.
+    :param seconds: Seconds of the processor to train for, instead of a number of steps.
     """
 
     num_steps: int
@@ -106,7 +107,7 @@ BALLS_PRESETS = {
     ),
 }
 BALLS_PRESETS["timed"] = replace(BALLS_PRESETS["tuned"], seconds=BUDGET)
-# Of the refinement of a test video: natural-gradient steps, and samples for its bound.
+# The refinement of a test video: natural-gradient steps, and samples for its bound.
 REFINEMENT = {"steps": 20, "num_samples": 20}
 
 
@@ -159,7 +160,7 @@ def run_balls(run: Run, smoke: bool) -> Outcome:
 
 @torch.no_grad()
 def _score_ahead(prediction: Prediction, videos: BouncingBalls, prefix: int) -> dict[str, float]:
-    """Of the images after the prefix: errors of the noiseless pixels, the rest of those that a camera would see."""
+    """Scores of the images after the prefix: errors of the noiseless pixels, all else of those that a camera sees."""
     y, truth = videos.y[:, prefix:], videos.truth[:, prefix:]
     matched = Prediction.gaussian(prediction.mean, prediction.stddev)
     return {

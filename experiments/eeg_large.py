@@ -39,8 +39,8 @@ VARIANTS = ("1", "2")
 class Settings:
     """
     :param training: See there.
-    :param lengthscale: Of all kernels, to start from, in units of :data:`TIME_UNIT`.
-    :param initial_stddev: Of the network's sites.
+    :param lengthscale: The lengthscale that all kernels start from, in units of :data:`TIME_UNIT`.
+    :param initial_stddev: The standard deviation that the network's sites start with.
     :param noise: Variance that the observations start with, of normalized ones.
     :param linear: Whether the decoder is linear, and a perceptron in addition.
     """
@@ -122,7 +122,7 @@ def make_model(run: Run, settings: Settings, x: Tensor, num_outputs: int, smoke:
 
 
 def baseline(name: str, train: list[Task], test: list[Task], smoke: bool) -> Prediction:
-    """Of normalized outputs, as the models see them."""
+    """Predict normalized outputs, as the models see them."""
     shape = test[0][1].shape
     if name == "mean":
         return baselines.mean_imputation(train, torch.Size([len(test), *shape]))

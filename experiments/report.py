@@ -136,7 +136,7 @@ def _targets(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
 
 
 def _reproduction(rows: list[Row]) -> str:
-    """Of the preset `paper`, the figures that are more than a published standard deviation behind."""
+    """The figures of the preset `paper` that are more than a published standard deviation behind."""
     behind = {}
     for row in rows:
         for column in row.published if row.run.preset == "paper" else ():

@@ -25,7 +25,8 @@ from .scores import pool, score
 from .texts import text_of
 from .training import PREDICTION_SAMPLES, initialize, optimize, training_elbo
 
-# Of free-form sites that are learnt along with a model: draws in a step, and so many times the model's learning rate.
+# Free-form sites that are learnt along with a model: draws in a step, and their learning rate as a multiple of the
+# model's.
 FREE_SAMPLES = 3
 SITES_FACTOR = 5.0
 
@@ -33,21 +34,21 @@ SITES_FACTOR = 5.0
 @dataclass(frozen=True)
 class Settings:
     """
-    Of a model and its training.
+    How to make a model and to train it.
 
-    :param num_steps: Of Adam, with the network.
+    :param num_steps: Steps of Adam, with the network.
     :param lr: Its learning rate.
-    :param schedule: Of the learning rate, see :func:`~experiments.training.optimize`.
+    :param schedule: The learning rate's schedule, see :func:`~experiments.training.optimize`.
     :param batch_size: Points in a step; by default all.
-    :param initial_stddev: Of the network's sites.
+    :param initial_stddev: The standard deviation that the network's sites start with.
     :param noise: Variance that the observations start with, of normalized ones.
-    :param lengthscales: Of the latent functions, to start from, in the units of the inputs, of the authors' kernel
-        exp(-d² / l²): so many are there.
+    :param lengthscales: The lengthscales that the latent functions start from, one for each function, in the units of
+        the inputs, of the authors' kernel exp(-d² / l²).
     :param rough: Whether the kernels are Matérn 1/2 ones, with lengthscales of that kernel, instead of RBF ones.
-    :param hidden_sizes: Of the network and the decoder; without any the decoder is linear, and so is the network
-        but for its standard deviations, which are positive.
+    :param hidden_sizes: Hidden units of the network and the decoder; without any the decoder is linear, and so is the
+        network but for its standard deviations, which are positive.
     :param linear: Whether the decoder is linear, and a perceptron in addition.
-    :param kernel_factor: So many times the learning rate for the kernels' parameters.
+    :param kernel_factor: The learning rate of the kernels' parameters, as a multiple of `lr`.
     :param hide: Whether the network is shown holes like those of the test in training, see :func:`hide_like_the_test`.
     :param free_steps: Further steps, of all points, in which the sites are free, and learnt along with the model's
         parameters, before they are refined; without them the sites alone are refined, as in the paper.
@@ -92,9 +93,11 @@ class Preset:
 @dataclass(frozen=True)
 class Study:
     """
-    :param load: The data.
+    A small experiment: its data, and the models of each preset.
+
+    :param load: Reads the data.
     :param presets: Models and how to train them.
-    :param rows_to_hide: Of the inputs, those whose outputs a step of training may hide from the network.
+    :param rows_to_hide: Chooses, from the inputs, the rows whose outputs a step may hide from the network.
     :param gpar: Settings of GPAR, as in its own paper's experiments.
     """
 
@@ -249,7 +252,7 @@ def rows_in_cells(size: float, share: float, x: Tensor) -> Tensor:
 
 
 def baseline(name: str, study: Study, x: Tensor, y: Tensor, smoke: bool) -> Prediction:
-    """Of normalized outputs, as the models see them."""
+    """Predict normalized outputs, as the models see them."""
     if name == "mean":
         return baselines.mean_imputation([(x, y)], y.shape)
     if name == "regression":

@@ -17,7 +17,7 @@ from .cholesky import safe_cholesky
 from .factored import FactoredPosterior
 from .products import identity_like, matvec, outer
 
-# With so large a precision, in units of the prior's, dividing by it costs no more than three digits.
+# The least precision, in units of the prior's, that can be divided by at a cost of no more than three digits.
 LEAST_INFORMATION = 1e-3
 
 
