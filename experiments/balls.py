@@ -273,7 +273,7 @@ def by_prefix(videos: BouncingBalls, predict: Callable[[Tensor, Context], Predic
 
 
 def images_ahead(images: Tensor) -> Tensor:
-    """Those after each prefix (`T x N - 1 x NUM_AHEAD x P`); NaN after the end of the videos."""
+    """The images after each prefix (`T x N - 1 x NUM_AHEAD x P`); NaN after the end of the videos."""
     after = images.new_full((len(images), NUM_AHEAD - 1, images.shape[-1]), torch.nan)
     return torch.cat([images[:, 1:], after], dim=1).unfold(1, NUM_AHEAD, 1).mT
 

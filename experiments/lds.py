@@ -63,8 +63,8 @@ class LinearDynamicalSystem(torch.nn.Module):
     @torch.no_grad()
     def initialize(self, y: Tensor, window: int = 5) -> LinearDynamicalSystem:
         r"""
-        From the principal components of windows of consecutive images, which show how they move: these are the states,
-        and the rest are regressions.
+        Start from the principal components of windows of consecutive images, which show how they move: these are the
+        states, and the rest are regressions.
 
         :param y: (`T x N x P`).
         :param window: Images in a window.

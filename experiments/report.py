@@ -162,7 +162,7 @@ def _race(experiment: Experiment, rows: list[Row], variant: str) -> str:
         return ""
 
     def beside(other: Row) -> list[Row]:
-        """Those with as many inducing points, or all where there are none."""
+        """Rows with as many inducing points as another, or all where there are none."""
         alike = [row for row in ours if (row.run.model, row.run.inducing) == (other.run.model, other.run.inducing)]
         return alike or ours
 

@@ -239,13 +239,13 @@ def hide_like_the_test(rows_to_hide: Callable[[Tensor], Tensor], judged: Tensor,
 
 
 def rows_in_a_window(length: float, x: Tensor) -> Tensor:
-    """Those of a window in time, which may begin before the first and end after the last of them (`N`)."""
+    """Choose the rows of a window in time, which may begin before the first and end after the last of them (`N`)."""
     start = x.min() - length + (x.max() - x.min() + length) * torch.rand((), dtype=x.dtype)
     return ((x >= start) & (x < start + length)).squeeze(-1)
 
 
 def rows_in_cells(size: float, share: float, x: Tensor) -> Tensor:
-    """Those in a share of the cells of a square grid, which lies anew each time (`N`)."""
+    """Choose the rows in a share of the cells of a square grid, which lies anew each time (`N`)."""
     cells = torch.floor(x / size + torch.rand(x.shape[-1], dtype=x.dtype))
     _, cell = cells.unique(dim=0, return_inverse=True)
     return (torch.rand(len(x)) < share)[cell]

@@ -149,8 +149,9 @@ def optimize_for(seconds: float, model: AmortizedModel, loss: Callable[[], Tenso
 @torch.no_grad()
 def initialize(*modules: torch.nn.Module) -> None:
     """
-    As the authors' code does: normal weights after Glorot and Bengio, and no biases but those that the sites' standard
-    deviations start with. All kinks of a perceptron are then at zero: with little data it stays closer to a linear map.
+    Start as the authors' code does: normal weights after Glorot and Bengio, and no biases but those that the sites'
+    standard deviations start with. All kinks of a perceptron are then at zero: with little data it stays closer to a
+    linear map.
 
     :param modules: Inference networks and decoders.
     """

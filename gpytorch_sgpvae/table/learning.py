@@ -90,7 +90,7 @@ class Budget:
 
     @property
     def progress(self) -> float:
-        """From 0 to 1."""
+        """The part of the training that is done, from 0 to 1."""
         by_clock = (self.elapsed / self.minutes - FREE_TIME) / (1 - FREE_TIME)
         return min(1.0, max(self.step / self.num_steps, by_clock))
 

@@ -154,7 +154,7 @@ def _first(order: list[int], sizes: np.ndarray, most: int) -> list[int]:
 
 
 def _rows_elsewhere(found: Survey) -> np.ndarray:
-    """For each partition, the rows that its tasks have in others."""
+    """Count, for each partition, the rows that its tasks have in others."""
     hashes, counts = np.concatenate(found.tasks), np.concatenate(found.counts)
     every, numbers = np.unique(hashes, return_inverse=True)
     elsewhere = np.bincount(numbers, counts, len(every))[numbers] - counts
@@ -163,7 +163,7 @@ def _rows_elsewhere(found: Survey) -> np.ndarray:
 
 
 def _partners(found: Survey) -> list[tuple[list[int], list[int]]]:
-    """For each partition, those that hold rows of its tasks."""
+    """Find, for each partition, those that hold rows of its tasks."""
     hashes = np.concatenate(found.tasks)
     partitions = np.repeat(np.arange(len(found.tasks)), [len(tasks) for tasks in found.tasks])
     crossing = np.flatnonzero(np.isin(hashes, found.crossing))
