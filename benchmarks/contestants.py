@@ -23,7 +23,8 @@ from .shapes import Shape, make_data
 
 Step = Callable[[], None]
 
-# Products (M x M)(M x N) that a step cannot do without, per latent function and task: three forward, six backward.
+# Products (M x M)(M x N) that automatic differentiation takes for a step, per latent function and task: three forward,
+# six backward. Gradients by hand need seven (tests/variational/test_cost.py).
 NUM_PRODUCTS = 9
 
 
@@ -99,7 +100,7 @@ def svgp(shape: Shape, dtype: torch.dtype = torch.float64) -> Step:
 
 
 def products(shape: Shape, tasks: int = 1, dtype: torch.dtype = torch.float64) -> Step:
-    """The floor: the matrix products of a step, and nothing else."""
+    """The matrix products of a step by automatic differentiation, and nothing else."""
     assert shape.num_inducing is not None
     batch = (tasks, shape.num_latents, shape.num_inducing)
     left = torch.randn(*batch, shape.num_inducing, dtype=dtype)

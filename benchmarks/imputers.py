@@ -25,7 +25,7 @@ from gpytorch_sgpvae.table.numbers import read_anything
 from .kriging import krige
 from .tables import Problem
 
-# Of the test's outputs (N x P): a distribution, or a value for each.
+# What is said of the test's outputs (N x P): a distribution, or a value for each.
 Imputed = Prediction | np.ndarray
 Imputer = Callable[[Problem, int, bool], Imputed]
 
@@ -36,12 +36,12 @@ MOST_MINUTES = 60.0
 NUM_DRAWS = 20
 # The penalty of the wide ridge, for standardized columns; chosen on a seed of the twelve stations that is not reported.
 RIDGE_PENALTY = 100.0
-# Of the windows, to stop early on, and of their entries, to be predicted.
+# The fraction of the windows to stop early on, and of their entries to be predicted.
 VALIDATION_SHARE, VALIDATION_HIDDEN = 0.1, 0.2
 
 
 def ours(problem: Problem, seed: int, quick: bool) -> Imputed:
-    """With its defaults, and time enough for all steps: the same figures on a machine that is busy."""
+    """Fill by this package, with its defaults, and time enough for all steps even on a busy machine."""
     options = {"max_epochs": 1 if quick else None, "max_minutes": MOST_MINUTES, "seed": seed, "progress": False}
     imputer = SGPVAEImputer(problem.inputs, problem.outputs, problem.task, **options)
     imputer.fit(problem.train)
@@ -54,13 +54,13 @@ def column_means(problem: Problem, seed: int, quick: bool) -> Imputed:
 
 
 def linear_interpolation(problem: Problem, seed: int, quick: bool) -> Imputed:
-    """In the whole series of a station, past the ends of weeks."""
+    """Interpolate in the whole series of a station, past the ends of weeks."""
     inputs = [*problem.places, problem.time]
     return fill_by_interpolation(problem.test, inputs, problem.outputs)[problem.outputs].to_numpy()
 
 
 def boosting(problem: Problem, seed: int, quick: bool) -> Imputed:
-    """In the whole series of a station, past the ends of weeks. It learns from a table that is not the test too."""
+    """Boost trees on the whole series of a station, past the ends of weeks; a training table is learnt from too."""
     parts = [problem.test] if problem.train is problem.test else [problem.train, problem.test]
     table = pd.concat([part.assign(part=number) for number, part in enumerate(parts)])
     table = table.assign(series=group_numbers(table, ["part", *problem.places]))
@@ -107,12 +107,12 @@ def iterative_imputer(problem: Problem, seed: int, quick: bool) -> Imputed:
 
 
 def knn_imputer(problem: Problem, seed: int, quick: bool) -> Imputed:
-    """Of the rows that are closest in inputs and outputs."""
+    """Fill from the rows that are closest in inputs and outputs."""
     return _with_scaled_columns(KNNImputer(n_neighbors=5, weights="distance"), problem, 1)[0]
 
 
 def saits(problem: Problem, seed: int, quick: bool) -> Imputed:
-    """With the sizes of PyPOTS' introduction."""
+    """Fill by SAITS, with the sizes of PyPOTS' introduction."""
     from pypots.imputation import SAITS
 
     sizes = {"n_layers": 2, "d_model": 256, "n_heads": 4, "d_k": 64, "d_v": 64, "d_ffn": 128, "dropout": 0.1}
@@ -120,7 +120,7 @@ def saits(problem: Problem, seed: int, quick: bool) -> Imputed:
 
 
 def gp_vae(problem: Problem, seed: int, quick: bool) -> Imputed:
-    """With the sizes of PyPOTS' introduction. Its samples are all the same: it has no distribution to offer."""
+    """Fill by GP-VAE, with the sizes of PyPOTS' introduction. Its samples are all the same: no distribution."""
     from pypots.imputation import GPVAE
 
     sizes: dict[str, Any] = {"latent_size": 37, "encoder_sizes": (128, 128), "decoder_sizes": (256, 256)}
@@ -128,7 +128,7 @@ def gp_vae(problem: Problem, seed: int, quick: bool) -> Imputed:
 
 
 def _with_scaled_columns(imputer: Any, problem: Problem, num_draws: int) -> np.ndarray:
-    """Of inputs, the time and outputs, all with mean 0 and standard deviation 1 (`S x N x P`, in original units)."""
+    """Impute inputs, time and outputs, all of them scaled; the outputs in original units (`S x N x P`)."""
     columns = list(dict.fromkeys([*problem.inputs, problem.time, *problem.outputs]))
     chosen = [columns.index(name) for name in problem.outputs]
     train, test = (_numbers(table[columns]) for table in (problem.train, problem.test))
@@ -150,9 +150,9 @@ def _described(problem: Problem) -> list[str]:
 
 def _with_windows(make: Callable[..., Any], problem: Problem, seed: int, quick: bool) -> np.ndarray:
     """
-    By a model of PyPOTS: samples are windows of a series, features its outputs and, observed everywhere, its place. It
-    stops when a tenth of the windows, of which a fifth of the entries is hidden for this, has not improved for ten
-    epochs.
+    Fill by a model of PyPOTS: samples are windows of a series, features its outputs and, observed everywhere, its
+    place. It stops when a tenth of the windows, of which a fifth of the entries is hidden for this, has not improved
+    for ten epochs.
     """
     from pypots.utils.random import set_random_seed
 

@@ -22,7 +22,7 @@ JITTER = 1e-6
 
 def krige(x: np.ndarray, y: np.ndarray, steps: np.ndarray, groups: np.ndarray, seed: int, quick: bool) -> Prediction:
     """
-    All outputs in all rows. An entry that is known is its own prediction.
+    Predict all outputs in all rows. An entry that is known is its own prediction.
 
     :param x: Places and times (`N x D`).
     :param y: Outputs, NaN where they are missing (`N x P`).

@@ -161,7 +161,7 @@ def _processor() -> str:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """All of it or nothing: a run that is stopped leaves no half of a file."""
+    """Write all of a file or nothing: a run that is stopped leaves no half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(content)

@@ -71,7 +71,7 @@ class Imputed:
 
 
 def folder() -> Path | None:
-    """Where the files are, or None."""
+    """The folder of the files, or None."""
     root = data_folder()
     return root / FOLDER if root is not None and (root / FOLDER).is_dir() else None
 

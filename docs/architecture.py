@@ -188,7 +188,7 @@ def functions(axes: Axes) -> None:
 
 
 def decoder(axes: Axes) -> None:
-    """As the way goes, from the right to the left."""
+    """Draw layers from the right to the left, as the way goes."""
     layers = [[1.5, 2.5], [0.5, 1.5, 2.5, 3.5], [0, 1, 2, 3, 4]]
     for i, (inputs, outputs) in enumerate(pairwise(layers)):
         for heights in product(inputs, outputs):

@@ -26,6 +26,7 @@ copyright = author
 version = release = importlib.metadata.version("gpytorch-sgpvae")
 
 extensions = [
+    "gallery",
     "matplotlib.sphinxext.plot_directive",
     "myst_nb",
     "sphinx.ext.autodoc",
@@ -54,7 +55,7 @@ exclude_patterns = [".*", "build", "dist", "runs", "docs/_build", "docs/_static"
 nitpicky = True
 nitpick_ignore_regex = [
     # that are not in anybody's documentation, or in one that inventories.py does not know
-    ("py:.*", r"(botorch|gpytorch\.lazy|lightning)\..*"),
+    ("py:.*", r"(botorch|gpytorch\.lazy|lightning|pyarrow)\..*"),
     ("py:class", "InputTransform|Moments|OutcomeTransform|PosteriorTransform"),
     # that are not public, and stand in signatures
     ("py:class", "Encoding|AmortizedModel"),
@@ -67,7 +68,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"gpytorch_sgpvae\.(datasets\.missingness|inference_networks\.stacked_mlp|mlp|models\.base)\..*"),
     ("py:.*", r"gpytorch_sgpvae\.likelihoods\.components\..*"),
     ("py:.*", r"gpytorch_sgpvae\.(table\.outputs|table\.fitted|training\.task_dataset|utils\.seeds)\..*"),
-    ("py:.*", r"gpytorch_sgpvae\.likelihoods\.observation_models\.distributions\..*"),
+    ("py:.*", r"gpytorch_sgpvae\.likelihoods\.(components|observation_models\.distributions)\..*"),
     # that a class describes in its :ivar or :param lines
     ("py:attr", r"(StateSpace\.)?\w+"),
 ]

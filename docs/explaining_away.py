@@ -29,7 +29,7 @@ INK, GRAY = "#222222", "#777777"
 LOADINGS = np.array([[1.0, 1.0], [1.0, 0.0]])
 OBSERVED = np.array([1.4, 1.5])
 PRECISION = 1 / 0.25**2
-# A Gaussian in two dimensions has 95 % of its mass within so many standard deviations.
+# A Gaussian in two dimensions has 95 % of its mass within this many standard deviations.
 RADIUS = np.sqrt(-2 * np.log(0.05))
 
 

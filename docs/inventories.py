@@ -15,7 +15,7 @@ from types import ModuleType
 
 from gpytorch_sgpvae.utils.files import replacing
 
-# Of linear_operator's operators, those on the page of compositions and decorations.
+# The operators of linear_operator on its page of compositions and decorations.
 COMPOSED = ("AddedDiag", "Cat", "ConstantMul", "Interpolated", "KroneckerProduct", "Masked", "Matmul", "Mul", "PsdSum")
 EACH = "generated/{name}.html"  # a page for each name
 

@@ -31,7 +31,7 @@ RIVALS: dict[str, Callable[..., pd.DataFrame]] = {
     "interpolation": fill_by_interpolation,
     "boosted trees": fill_by_boosting,
 }
-# Of the picture: outputs with a long outage, and the hours before and after it.
+# How many outputs with a long outage the picture shows, and how many hours before and after it.
 NUM_PANELS, HOURS_AROUND = 3, 72
 
 

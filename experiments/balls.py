@@ -38,6 +38,7 @@ from .experiment import Experiment, Outcome
 from .lds import LinearDynamicalSystem
 from .runs import Run, by_row, kept, row_label
 from .scores import score
+from .texts import text_of
 from .training import BUDGET, ELBO_SAMPLES, PREDICTION_SAMPLES, optimize, optimize_for
 
 if TYPE_CHECKING:
@@ -56,26 +57,27 @@ DATA_SEED = 1
 @dataclass(frozen=True)
 class Settings:
     """
-    Of a training.
+    How to make a model and to train it.
 
-    :param num_steps: Of Adam.
+    :param num_steps: Steps of Adam.
     :param lr: Its learning rate, or the highest of one cycle.
     :param one_cycle: Whether it rises for a tenth of the steps and then decays to zero.
     :param batch_size: Videos in a step.
     :param network_sizes: Hidden units of the inference network.
     :param decoder_sizes: Hidden units of the decoder.
-    :param activation: Of both.
-    :param lengthscale: Of the periodic kernels, to start from: long is a near sinusoid. With more harmonics the latent
-        functions settle on shapes that pass a value several times on a ball's way from the floor to the top, which no
-        decoder can undo.
-    :param initial_stddev: Of the network's sites: vague, as most pixels show no ball and should have little to say.
+    :param activation: The activation function of both.
+    :param lengthscale: The lengthscale that the periodic kernels start from: a long one makes nearly a sinusoid. With
+        more harmonics the latent functions settle on shapes that pass a value several times on a ball's way from the
+        floor to the top, which no decoder can undo.
+    :param initial_stddev: The standard deviation that the network's sites start with: large, as most pixels show no
+        ball and should have little to say.
     :param noise: Variance that the observations start with.
     :param sinusoidal: Whether the kernels have no harmonics at all, and no constant: two images then tell the whole
         function, and the decoder sees to the shape of the motion.
     :param prefixes: Probability of a video to be hidden from the network after a random image, while the likelihood
         still sees it: trains for predictions.
     :param layered: Whether each latent function draws a ball of its own (see :class:`~experiments.decoders.Layers`).
-    :param seconds: Train for so many seconds of the processor instead of a number of steps.
+    :param seconds: Seconds of the processor to train for, instead of a number of steps.
     """
 
     num_steps: int
@@ -105,7 +107,7 @@ BALLS_PRESETS = {
     ),
 }
 BALLS_PRESETS["timed"] = replace(BALLS_PRESETS["tuned"], seconds=BUDGET)
-# Of the refinement of a test video: natural-gradient steps, and samples for its bound.
+# The refinement of a test video: natural-gradient steps, and samples for its bound.
 REFINEMENT = {"steps": 20, "num_samples": 20}
 
 
@@ -158,7 +160,7 @@ def run_balls(run: Run, smoke: bool) -> Outcome:
 
 @torch.no_grad()
 def _score_ahead(prediction: Prediction, videos: BouncingBalls, prefix: int) -> dict[str, float]:
-    """Of the images after the prefix: errors of the noiseless pixels, the rest of those that a camera would see."""
+    """Scores of the images after the prefix: errors of the noiseless pixels, all else of those that a camera sees."""
     y, truth = videos.y[:, prefix:], videos.truth[:, prefix:]
     matched = Prediction.gaussian(prediction.mean, prediction.stddev)
     return {
@@ -271,7 +273,7 @@ def by_prefix(videos: BouncingBalls, predict: Callable[[Tensor, Context], Predic
 
 
 def images_ahead(images: Tensor) -> Tensor:
-    """Those after each prefix (`T x N - 1 x NUM_AHEAD x P`); NaN after the end of the videos."""
+    """The images after each prefix (`T x N - 1 x NUM_AHEAD x P`); NaN after the end of the videos."""
     after = images.new_full((len(images), NUM_AHEAD - 1, images.shape[-1]), torch.nan)
     return torch.cat([images[:, 1:], after], dim=1).unfold(1, NUM_AHEAD, 1).mT
 
@@ -376,13 +378,7 @@ BALL = Experiment(
     seeds=3,
     network="zeroimputation",  # the usual encoder, as nothing is missing
     figure=draw_ball,
-    text="Mean absolute error of the noiseless pixels so many steps ahead, given the images before, averaged over all "
-    "prefixes of 80 test videos; `mae` is the mean over 1 to 10 steps. NLL, CRPS and coverage are of the noisy pixels, "
-    "of all these steps, with matched moments. 80 videos of 50 images of 10 pixels to train on. K = 1. The independent "
-    "GPs have periodic kernels too. The linear dynamical systems start from the principal components of five images at "
-    "a time; 8 states are as many as the paper's other models have, and 16 are better. All have one set of parameters "
-    "for all videos. The tuned GP-VAE has a cosine kernel, and three videos of ten are hidden from its network after a "
-    "random image; presets were chosen on other videos than these.",
+    text=text_of("ball"),
 )
 
 BALLS = Experiment(
@@ -398,14 +394,5 @@ BALLS = Experiment(
     inducing=(10,),
     presets=("paper", "timed", "tuned"),
     figure=draw_balls,
-    text="250 images of 100 pixels, given the 250 before them with a quarter of the pixels gone: mean absolute error "
-    "of the noiseless pixels, of all 250 images and of the last 50, and NLL of the noisy ones. 80 videos of 500 images "
-    "to train on, 20 for the test. K = 2; M = 10 is an inducing point every 50 images, as in the paper. FF: the sites "
-    "of each test video's first half are refined, by 20 natural-gradient steps. The tuned model has cosine kernels and "
-    "a decoder with a layer for each latent function; it was chosen on other videos than these. CRPS is that of "
-    "matched moments. Timed: the tuned settings, and 60 s of the processor for training instead of a number of steps, "
-    "one model after the other in one process (`--model markov sgpvae --workers 1`). The Markov GP-VAE has the same "
-    "cosine kernels, and no inducing points. Of these ten are enough: the state of a cosine has two dimensions, so "
-    "that both models have the same bound. A step of the Markov model takes half as long again. It has 1000 steps "
-    "where the SGP-VAE has 1550, and is behind.",
+    text=text_of("balls"),
 )

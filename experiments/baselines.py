@@ -17,10 +17,10 @@ from gpytorch_sgpvae import Prediction
 
 def mean_imputation(tasks: list[tuple[Tensor, Tensor]], shape: torch.Size) -> Prediction:
     """
-    Every value is its output's mean, with its variance.
+    Predict each value by its output's mean, with its output's variance.
 
     :param tasks: What the means are taken over.
-    :param shape: Of what is predicted (`*T x N x P`).
+    :param shape: The shape of what is predicted (`*T x N x P`).
     """
     rows = torch.cat([y for _, y in tasks])  # (N, P)
     mean = rows.nanmean(0)
@@ -100,9 +100,9 @@ class IndependentGPs(gpytorch.Module):
 
     :param num_outputs: P.
     :param input_dim: D.
-    :param lengthscale: To start from.
-    :param noise: Variance, to start from.
-    :param kernel: Of batch shape P, to be scaled; by default an RBF kernel.
+    :param lengthscale: The lengthscale to start from.
+    :param noise: The variance of the noise to start from.
+    :param kernel: A kernel with batch shape P, which is then scaled; by default an RBF kernel.
     """
 
     def __init__(
@@ -141,9 +141,9 @@ class IndependentGPs(gpytorch.Module):
     ) -> IndependentGPs:
         """
         :param tasks: Pairs of x and y, as :meth:`log_likelihood` takes them.
-        :param num_steps: Of Adam, with a cosine schedule.
+        :param num_steps: Steps of Adam, with a cosine schedule.
         :param lr: Its learning rate.
-        :param tasks_per_step: So many tasks in turn, where all of them at each step would take too long.
+        :param tasks_per_step: Tasks in a step, in turn, where all of them would take too long.
         """
         in_turn = cycle(tasks)
         optimizer = torch.optim.Adam(self.parameters(), lr=lr)
@@ -183,7 +183,7 @@ def gpar(x: Tensor, y: Tensor, num_samples: int, log: bool = False, fix: bool = 
 
     :param x: (`N x D`).
     :param y: In original units (`N x P`), NaN is missing.
-    :param num_samples: Of its predictive distribution, for the mean and the standard deviation.
+    :param num_samples: Samples of its predictive distribution, for the mean and the standard deviation.
     :param log: Whether it models the outputs' logarithms.
     :param fix: Whether an output's hyperparameters stay as they are when those of later ones are learnt.
     :param settings: Passed to its `GPARRegressor`.

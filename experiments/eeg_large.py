@@ -19,6 +19,7 @@ from . import baselines, joint
 from .experiment import Experiment, Outcome
 from .runs import NAMES, Run, by_row, kept
 from .scores import SCORES, score
+from .texts import text_of
 from .training import PREDICTION_SAMPLES, Task, TaskSettings, train_on_tasks, training_elbo
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ VARIANTS = ("1", "2")
 class Settings:
     """
     :param training: See there.
-    :param lengthscale: Of all kernels, to start from, in units of :data:`TIME_UNIT`.
-    :param initial_stddev: Of the network's sites.
+    :param lengthscale: The lengthscale that all kernels start from, in units of :data:`TIME_UNIT`.
+    :param initial_stddev: The standard deviation that the network's sites start with.
     :param noise: Variance that the observations start with, of normalized ones.
     :param linear: Whether the decoder is linear, and a perceptron in addition.
     """
@@ -121,7 +122,7 @@ def make_model(run: Run, settings: Settings, x: Tensor, num_outputs: int, smoke:
 
 
 def baseline(name: str, train: list[Task], test: list[Task], smoke: bool) -> Prediction:
-    """Of normalized outputs, as the models see them."""
+    """Predict normalized outputs, as the models see them."""
     shape = test[0][1].shape
     if name == "mean":
         return baselines.mean_imputation(train, torch.Size([len(test), *shape]))
@@ -191,9 +192,5 @@ EEG_LARGE = Experiment(
     variants=VARIANTS,
     ahead=("smse", "nll"),
     figure=draw,
-    text="64 electrodes of 25 recordings of a second, with failures that take five eighths of the samples; 30 other "
-    "recordings to train on, in which half of the samples are gone (1) or a tenth (2). K = 10. The seed is that of the "
-    "failures too. The paper's curves are only drawn; of PointNet and the VAE it says the numbers, for M = 256. The "
-    "independent GPs share hyperparameters among recordings, fitted to two recordings in turn for 150 steps of Adam. "
-    "CRPS is that of matched moments. The tuned preset was chosen by what is gone from the recordings for training.",
+    text=text_of("eeg-large"),
 )

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Outcome:
     """
-    :param scores: Of what was held out.
-    :param elbo: Of the training data, by which runs are kept; None for a baseline.
+    What a run has found.
+
+    :param scores: Scores of what was held out.
+    :param elbo: The ELBO of the training data, by which runs are kept; None for a baseline.
     :param extra: Whatever else a figure needs.
     """
 
@@ -29,18 +31,20 @@ class Outcome:
 @dataclass(frozen=True)
 class Experiment:
     """
-    :param title: For the report.
+    An experiment of the paper: how it is run, and how it is reported.
+
+    :param title: Its heading in the report.
     :param run: Does one run; the second argument asks for the shortest possible one.
     :param trained: Models with an inference network, the default first.
-    :param baselines: Others.
-    :param deterministic: Those of them that no seed changes.
+    :param baselines: Models without one.
+    :param deterministic: Baselines that no seed changes.
     :param columns: The scores that the paper has, and that the report shows first.
-    :param published: Of each row of the paper's table (a label) what it says in each column.
+    :param published: What the paper's table says in each column, by the label of the row.
     :param seeds: How many runs by default.
     :param inducing: Numbers of inducing points by default, for the SGP-VAE.
-    :param variants: Of an experiment that has several.
+    :param variants: The variants of an experiment that has several.
     :param text: What the report says about it.
-    :param targets: Of each column what is to be reached, at most.
+    :param targets: The highest value that counts as reached, by column.
     :param network: The network by default.
     :param presets: How its models can be trained, the default last.
     :param ahead: Scores in which that network, tuned, is to be ahead of every other, every VAE and every baseline.
@@ -76,12 +80,12 @@ FLAVORS = (("", ""), ("ff_", ", FF"))
 @dataclass(frozen=True)
 class Row:
     """
-    Of an experiment's table: all runs that differ in their seeds alone.
+    A row of an experiment's table: all runs that differ in their seeds alone.
 
     :param run: What they share.
-    :param label: For people.
-    :param scores: Of each kept run.
-    :param results: Of all runs.
+    :param label: What the report calls them.
+    :param scores: The scores of each kept run.
+    :param results: The results of all runs.
     :param published: What the paper says in each column, as in `0.40 (0.01)`.
     """
 

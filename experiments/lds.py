@@ -16,7 +16,7 @@ class Filtered(NamedTuple):
 
     :param mean: (`T x N x S`).
     :param covar: The same for all sequences, as nothing is missing (`N x S x S`).
-    :param log_likelihood: Of each sequence (`T`).
+    :param log_likelihood: The log likelihood of each sequence (`T`).
     """
 
     mean: Tensor
@@ -63,8 +63,8 @@ class LinearDynamicalSystem(torch.nn.Module):
     @torch.no_grad()
     def initialize(self, y: Tensor, window: int = 5) -> LinearDynamicalSystem:
         r"""
-        From the principal components of windows of consecutive images, which show how they move: these are the states,
-        and the rest are regressions.
+        Start from the principal components of windows of consecutive images, which show how they move: these are the
+        states, and the rest are regressions.
 
         :param y: (`T x N x P`).
         :param window: Images in a window.
@@ -127,7 +127,7 @@ class LinearDynamicalSystem(torch.nn.Module):
         Maximum likelihood, by L-BFGS.
 
         :param y: (`T x N x P`), nothing missing.
-        :param num_steps: At most so many.
+        :param num_steps: The number of steps, at most.
         """
         optimizer = torch.optim.LBFGS(self.parameters(), max_iter=num_steps, line_search_fn="strong_wolfe")
 

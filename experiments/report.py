@@ -13,6 +13,7 @@ from .experiment import Experiment, Row, table_rows
 from .registry import EXPERIMENTS
 from .runs import NAMES, RESULTS, ResultFile, Run
 from .score_figure import draw_scores
+from .texts import text_of
 
 PAGE = Path(__file__).parent / "RESULTS.md"
 # Endings of the scores that stand beside those of the paper.
@@ -21,7 +22,7 @@ BESIDE = ("nll_mixture", "crps", "coverage")
 
 def write(folder: Path = RESULTS, page: Path = PAGE) -> Path:
     """The page with all tables, and the figures in a folder beside it."""
-    parts = [INTRODUCTION]
+    parts = ["# Results", text_of("introduction")]
     for name, experiment in EXPERIMENTS.items():
         outcomes = ResultFile(name, folder).read()
         if outcomes:
@@ -34,7 +35,7 @@ def write(folder: Path = RESULTS, page: Path = PAGE) -> Path:
             ]
             text.append(_draw(name, outcomes, page.parent / "figures"))
             parts.append("\n\n".join(part for part in text if part))
-    page.write_text("\n\n".join(parts) + "\n")
+    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return page
 
 
@@ -54,19 +55,6 @@ def _draw(name: str, outcomes: dict[Run, dict[str, Any]], folder: Path) -> str:
     figure.savefig(folder / f"{name}.png", dpi=100, metadata={"Software": None})
     plt.close(figure)
     return f"![{experiment.title}](figures/{name}.png)"
-
-
-INTRODUCTION = """# Results
-
-Made by `python -m experiments report` from the lines in `experiments/results/`; each experiment is
-`python -m experiments NAME` (see `--help`). Scores are of held-out entries, in original units: mean (standard
-deviation) over the two thirds of the runs with the highest training ELBO, as in the paper. NLL is that of a Gaussian
-with matched moments, `nll_mixture` that of the samples' mixture, coverage that of the 95 % interval. *Published* is
-what the paper says. The preset `paper` has the paper's settings; `tuned` was chosen by the training ELBO and by
-observed entries held out of the training data; `timed` has the settings of `tuned`, and a given time to train. Where
-scores of test entries had been seen when a preset was settled, its section says so. The *joint model*
-(`experiments/joint.py`) is one for all experiments, by one preset that nobody tuned: its latent functions are inferred
-together, its decoder is linear, and it starts from the data."""
 
 
 def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
@@ -148,7 +136,7 @@ def _targets(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
 
 
 def _reproduction(rows: list[Row]) -> str:
-    """Of the preset `paper`, the figures that are more than a published standard deviation behind."""
+    """The figures of the preset `paper` that are more than a published standard deviation behind."""
     behind = {}
     for row in rows:
         for column in row.published if row.run.preset == "paper" else ():
@@ -174,7 +162,7 @@ def _race(experiment: Experiment, rows: list[Row], variant: str) -> str:
         return ""
 
     def beside(other: Row) -> list[Row]:
-        """Those with as many inducing points, or all where there are none."""
+        """Rows with as many inducing points as another, or all where there are none."""
         alike = [row for row in ours if (row.run.model, row.run.inducing) == (other.run.model, other.run.inducing)]
         return alike or ours
 

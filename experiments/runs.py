@@ -38,11 +38,11 @@ class Run:
 
     :param experiment: Its name.
     :param model: `gpvae`, `sgpvae`, `markov`, `vae`, or a baseline.
-    :param network: Of the model, if it has one.
+    :param network: The model's network, if it has one.
     :param inducing: Number of inducing points; 0 where there are none.
     :param preset: `paper`, `tuned` or `timed`; empty for a baseline.
-    :param variant: Of an experiment that has several.
-    :param seed: Of everything random about it.
+    :param variant: The variant of an experiment that has several.
+    :param seed: The seed of everything random about it.
     """
 
     experiment: str
@@ -116,7 +116,7 @@ def by_row(outcomes: dict[Run, dict[str, Any]]) -> dict[Run, list[dict[str, Any]
 
 
 def kept(outcomes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of the runs of a row the two thirds with the highest training ELBO (10 of 15); all where there is no ELBO."""
+    """Keep the two thirds of a row's runs with the highest training ELBO (10 of 15); all where there is no ELBO."""
     outcomes = list(outcomes)
     if any(outcome["elbo"] is None for outcome in outcomes):
         return outcomes

@@ -21,6 +21,7 @@ from . import baselines
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import score
+from .texts import text_of
 from .training import BUDGET, PREDICTION_SAMPLES, optimize_for
 
 # The series is the same for all seeds, as that of a file would be.
@@ -211,18 +212,5 @@ SERIES = Experiment(
     published={},
     seeds=2,
     inducing=(200,),
-    text="Generated: 10,000 points at irregular times in 395 days, four outputs, and 60 % of the entries held out, in "
-    "part by failures of sensors for two days. A slow trend, a daily cycle and rough fronts are shared, and each "
-    "output has a rough part and noise of its own. Two outputs are linear mixtures of these, two are not: the "
-    "exponential and the logistic function of one (`experiments/series.py`). All scores are of the noisy entries that "
-    "are held out; `srmse` is the RMSE in standard deviations of the output, the mean over outputs, and CRPS that of "
-    "matched moments. The models have the same kernels (K = 4: one rough, two smooth, one with the period of a day; "
-    "and a rough private function for each output), the same start from the data, latent functions that are inferred "
-    "together, and a decoder that starts out linear. Each was trained for 60 s of the processor on windows of 500 "
-    "rows, one model after the other in one process (`--workers 1`). The Markov GP-VAE took 600 steps, and is "
-    "conditioned on the whole series. The SGP-VAE has its 200 inducing points in the whole series, one in two days, "
-    "and took 65 steps. The one in windows has 100 in a window of 20 days, with times since the window's start, took "
-    "344 steps, and predicts each row given a window around it. The interpolation's standard deviation is that of its "
-    "error at observed entries, which have closer neighbors than most of the others. The settings are the first that "
-    "were tried, before any of these scores had been seen.",
+    text=text_of("series"),
 )

@@ -22,9 +22,11 @@ from . import baselines, joint
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import pool, score
+from .texts import text_of
 from .training import PREDICTION_SAMPLES, initialize, optimize, training_elbo
 
-# Of free-form sites that are learnt along with a model: draws in a step, and so many times the model's learning rate.
+# Free-form sites that are learnt along with a model: draws in a step, and their learning rate as a multiple of the
+# model's.
 FREE_SAMPLES = 3
 SITES_FACTOR = 5.0
 
@@ -32,21 +34,21 @@ SITES_FACTOR = 5.0
 @dataclass(frozen=True)
 class Settings:
     """
-    Of a model and its training.
+    How to make a model and to train it.
 
-    :param num_steps: Of Adam, with the network.
+    :param num_steps: Steps of Adam, with the network.
     :param lr: Its learning rate.
-    :param schedule: Of the learning rate, see :func:`~experiments.training.optimize`.
+    :param schedule: The learning rate's schedule, see :func:`~experiments.training.optimize`.
     :param batch_size: Points in a step; by default all.
-    :param initial_stddev: Of the network's sites.
+    :param initial_stddev: The standard deviation that the network's sites start with.
     :param noise: Variance that the observations start with, of normalized ones.
-    :param lengthscales: Of the latent functions, to start from, in the units of the inputs, of the authors' kernel
-        exp(-d² / l²): so many are there.
+    :param lengthscales: The lengthscales that the latent functions start from, one for each function, in the units of
+        the inputs, of the authors' kernel exp(-d² / l²).
     :param rough: Whether the kernels are Matérn 1/2 ones, with lengthscales of that kernel, instead of RBF ones.
-    :param hidden_sizes: Of the network and the decoder; without any the decoder is linear, and so is the network
-        but for its standard deviations, which are positive.
+    :param hidden_sizes: Hidden units of the network and the decoder; without any the decoder is linear, and so is the
+        network but for its standard deviations, which are positive.
     :param linear: Whether the decoder is linear, and a perceptron in addition.
-    :param kernel_factor: So many times the learning rate for the kernels' parameters.
+    :param kernel_factor: The learning rate of the kernels' parameters, as a multiple of `lr`.
     :param hide: Whether the network is shown holes like those of the test in training, see :func:`hide_like_the_test`.
     :param free_steps: Further steps, of all points, in which the sites are free, and learnt along with the model's
         parameters, before they are refined; without them the sites alone are refined, as in the paper.
@@ -91,9 +93,11 @@ class Preset:
 @dataclass(frozen=True)
 class Study:
     """
-    :param load: The data.
+    A small experiment: its data, and the models of each preset.
+
+    :param load: Reads the data.
     :param presets: Models and how to train them.
-    :param rows_to_hide: Of the inputs, those whose outputs a step of training may hide from the network.
+    :param rows_to_hide: Chooses, from the inputs, the rows whose outputs a step may hide from the network.
     :param gpar: Settings of GPAR, as in its own paper's experiments.
     """
 
@@ -235,20 +239,20 @@ def hide_like_the_test(rows_to_hide: Callable[[Tensor], Tensor], judged: Tensor,
 
 
 def rows_in_a_window(length: float, x: Tensor) -> Tensor:
-    """Those of a window in time, which may begin before the first and end after the last of them (`N`)."""
+    """Choose the rows of a window in time, which may begin before the first and end after the last of them (`N`)."""
     start = x.min() - length + (x.max() - x.min() + length) * torch.rand((), dtype=x.dtype)
     return ((x >= start) & (x < start + length)).squeeze(-1)
 
 
 def rows_in_cells(size: float, share: float, x: Tensor) -> Tensor:
-    """Those in a share of the cells of a square grid, which lies anew each time (`N`)."""
+    """Choose the rows in a share of the cells of a square grid, which lies anew each time (`N`)."""
     cells = torch.floor(x / size + torch.rand(x.shape[-1], dtype=x.dtype))
     _, cell = cells.unique(dim=0, return_inverse=True)
     return (torch.rand(len(x)) < share)[cell]
 
 
 def baseline(name: str, study: Study, x: Tensor, y: Tensor, smoke: bool) -> Prediction:
-    """Of normalized outputs, as the models see them."""
+    """Predict normalized outputs, as the models see them."""
     if name == "mean":
         return baselines.mean_imputation([(x, y)], y.shape)
     if name == "regression":
@@ -316,22 +320,7 @@ JURA = make_experiment(
         "gpvae factornet, FF": {"mae": "0.41 (0.01)", "nll": "1.04 (0.06)"},
     },
     targets={"mae": 0.39, "nll": 0.85},
-    text="Cadmium at 100 of 359 locations, given nickel and zinc at all of them and cadmium at the others. K = 2. The "
-    "regression is by least squares of nickel and zinc. The paper's settings are those of its text, two hidden "
-    "layers; with one, as the authors' code has it, 10 of 15 runs have MAE 0.445 (0.008) and NLL 0.934 (0.032). "
-    "Tuned: of the logarithms, with exponential kernels, a linear decoder and a perceptron in addition. Five "
-    "models predict together as one mixture, whose median is the point prediction: three with K = 3, whose "
-    "parameters are learnt further along with free-form sites (FF), and two with K = 2, from whose networks "
-    "cadmium in some cells of 100 m is hidden in training. The former have the highest training ELBO by far and "
-    "are the best where some of the 259 locations are hidden one by one; the latter are where whole clusters of "
-    "them are, and most of the 259 have neighbors within 100 m, which few of the others do. Scores of test "
-    "entries had been seen of four other presets, and the mixture was settled after that: raw values (MAE 0.42, "
-    "NLL 0.86), RBF kernels (0.405, 0.86), the former alone (0.416, 0.77; one run) and the latter alone (0.42, "
-    "0.86; two runs). Tried since: mixtures with models of the raw values, RBF kernels, and K = 3 or 4. Where "
-    "cells of 100 m are hidden they are ahead (MAE 0.415 against 0.461), but there a third of what is hidden has "
-    "neighbors within 100 m, across the border of a cell; where all within 120 m of each other are hidden "
-    "together they hardly are (0.476 against 0.489), and four runs of one (FF) have 0.422 and 0.805 on the test. "
-    "They were dropped.",
+    text=text_of("jura"),
 )
 
 EEG_SETTINGS = Settings(
@@ -375,22 +364,5 @@ EEG = make_experiment(
         "gpvae indexnet, FF": {"smse": "0.25 (0.02)", "nll": "2.13 (0.28)"},
     },
     targets={"smse": 0.20, "nll": 1.40},
-    text="The last 100 of 256 samples of the electrodes FZ, F1 and F2, given four others. K = 3. The regression is by "
-    "least squares of these four, sample by sample: the paper's models do not reach it. The paper's settings are "
-    "those of the authors' code where its text differs: one hidden layer, with two of which that code "
-    "overfitted, in one run. Tuned: K = 7, exponential kernels, observations and sites that start with more "
-    "noise, and the three electrodes hidden from the networks in windows of 0.4 s in training. Ten models "
-    "predict together as a mixture, five with a linear decoder and a perceptron in addition, five without hidden "
-    "layers. Chosen among some 25 settings by these electrodes in three windows of 52 earlier samples and by one "
-    "other electrode at a time in the last 100, where a mixture of four (FF) has SMSE 0.19 and 0.30, NLL 1.82 "
-    "and 2.09, its perceptrons alone 0.21 and 0.30, 1.91 and 2.08, those without hidden layers alone 0.21 and "
-    "0.33, 2.16 and 2.20. Scores of test entries had been seen when it was settled: those of the regression, "
-    "which is why models without hidden layers were tried, of six models, which only then became ten (0.170, "
-    "1.403), of the perceptrons alone (0.222, 1.47; two runs), of an earlier one with K = 3 (0.243, 1.62) and "
-    "what it was chosen from (0.25 to 0.29, 1.6 to 2.1), and of models with the authors' settings and variations "
-    "of them (0.22 to 2.8, 1.8 to 39). The Markov GP-VAE and the SGP-VAE are the joint model with the same kernels, by "
-    "exact inference and with 64 inducing points at equal distances. Each was trained for 60 s of the processor, one "
-    "after the other in one process (`--model markov sgpvae --workers 1`), which is 1082 steps of exact inference and "
-    "112 with inducing points. Exact inference is ahead in SMSE and CRPS, hardly in NLL, and its intervals are too "
-    "narrow, more so than those of the SGP-VAE: far behind in the NLL of the mixture. Nobody tuned either of them.",
+    text=text_of("eeg"),
 )

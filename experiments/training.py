@@ -30,13 +30,13 @@ BUDGET = 60.0
 @dataclass(frozen=True)
 class TaskSettings:
     """
-    Of a training on many tasks.
+    How to train on many tasks.
 
     :param num_epochs: How often every task comes.
-    :param learning_rate: Of Adam.
-    :param schedule: Of the learning rate, see :class:`~gpytorch_sgpvae.training.SGPVAEModule`.
+    :param learning_rate: The learning rate of Adam.
+    :param schedule: The learning rate's schedule, see :class:`~gpytorch_sgpvae.training.SGPVAEModule`.
     :param batch_size: Tasks in a step.
-    :param num_samples: Of the latent functions, in a step.
+    :param num_samples: Samples of the latent functions in a step.
     :param hide: Probability of an observed entry to be hidden from the network.
     """
 
@@ -82,16 +82,16 @@ def optimize(
     factors: Mapping[torch.nn.Module, float] = MappingProxyType({}),
 ) -> None:
     """
-    Adam, for the few steps in which a trainer would take longer than the model.
+    Train by Adam, for few steps, in which a trainer would take longer than the model.
 
     :param model: What to train.
-    :param loss: Of one step.
+    :param loss: The loss of one step.
     :param num_steps: How many.
     :param lr: The learning rate.
     :param schedule: With `one_cycle` it rises from a small one in the first tenth of the steps, and then decays to
         zero; with `cosine` it rises from zero in the first twentieth; with `late` it decays in the second half; by
         default it stays as it is.
-    :param factors: So many times the learning rate for the parameters of some modules.
+    :param factors: Modules whose parameters have another learning rate, as a multiple of `lr`.
     """
     factor_of = {parameter: factor for module, factor in factors.items() for parameter in module.parameters()}
     groups = [
@@ -122,12 +122,13 @@ def optimize(
 
 def optimize_for(seconds: float, model: AmortizedModel, loss: Callable[[], Tensor], lr: float) -> dict[str, float]:
     """
-    Adam for so many seconds of the processor, and at least one step. The learning rate is a function of the time that
-    is used up: it rises from zero in the first twentieth of it, and then decays to zero along a cosine.
+    Train by Adam for a number of seconds of the processor, and for at least one step. The learning rate is a function
+    of the time that is used up: it rises from zero in the first twentieth of it, and then decays to zero
+    along a cosine.
 
     :param seconds: How many. Other processes on the machine do not count.
     :param model: What to train.
-    :param loss: Of one step.
+    :param loss: The loss of one step.
     :param lr: The highest learning rate.
     :return: What it took, for :attr:`~experiments.experiment.Outcome.extra`.
     """
@@ -148,8 +149,9 @@ def optimize_for(seconds: float, model: AmortizedModel, loss: Callable[[], Tenso
 @torch.no_grad()
 def initialize(*modules: torch.nn.Module) -> None:
     """
-    As the authors' code does: normal weights after Glorot and Bengio, and no biases but those that the sites' standard
-    deviations start with. All kinks of a perceptron are then at zero: with little data it stays closer to a linear map.
+    Start as the authors' code does: normal weights after Glorot and Bengio, and no biases but those that the sites'
+    standard deviations start with. All kinks of a perceptron are then at zero: with little data it stays closer to a
+    linear map.
 
     :param modules: Inference networks and decoders.
     """

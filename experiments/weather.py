@@ -20,6 +20,7 @@ from . import baselines, joint
 from .experiment import Experiment, Outcome
 from .runs import Run
 from .scores import score
+from .texts import text_of
 from .training import (
     PREDICTION_SAMPLES,
     Task,
@@ -36,7 +37,8 @@ JUDGED, EXTREMES = "TAVG", ("TMAX", "TMIN")
 NUM_LATENTS = 3
 PAPER = TaskSettings(num_epochs=50, learning_rate=1e-3)
 HIDDEN_SIZES = {"paper": (20, 20, 20, 20), "tuned": (20, 20)}
-# Of the network's sites, to start from; and the variance of the observations. The paper's are the authors' code's.
+# The standard deviation that the network's sites start with, and the variance of the observations. Those of the preset
+# `paper` are from the authors' code.
 INITIAL_STDDEV = {"paper": 0.1, "tuned": 0.3}
 NOISE = 0.01
 
@@ -47,8 +49,8 @@ class Tuned:
     What leave-weeks-out scores of the training weeks have chosen.
 
     :param num_epochs: How often every week comes; a step has one week.
-    :param lr: Of Adam, after a warm-up and before a cosine.
-    :param noise_factor: So many times that learning rate for the noise.
+    :param lr: The learning rate of Adam, after a warm-up and before a cosine.
+    :param noise_factor: The learning rate of the noise, as a multiple of `lr`.
     :param beta: Factor of the KL divergence.
     :param num_stations: Stations in a step, drawn anew; by default all.
     """
@@ -209,7 +211,7 @@ class Regression:
         self.fit = baselines.LeastSquares(y[:, self.extremes], y[:, [self.judged]])
 
     def predict(self, context: Context) -> Prediction:
-        """Of all outputs but the average the mean, which nobody asks for."""
+        """Predict the average temperature; the other outputs, which nobody asks for, have their mean."""
         mean, stddev = torch.zeros_like(context.filled), torch.ones_like(context.filled)
         for task in range(len(context.x)):
             _, y, rows = _by_station(Context(context.x[task], context.y[task]))
@@ -254,11 +256,7 @@ AMEDAS = make_experiment(
     title="AMeDAS weeks",
     published={},
     targets={"unseen_rmse": 1.00, "unseen_nll": 1.40},
-    text="The average temperature of the days 1 to 5 of a week, at 155 Japanese observatories in 2023. K = 3. The "
-    "regression is on TMAX and TMIN, by least squares on the training weeks; days without one of the two take it "
-    "from a straight line between the days around. The GP-VAE has exponential kernels and no inducing points: a "
-    "hundred of them are too few for what single stations say about themselves. Its settings are those of "
-    "tutorial 7, where K = 4, and whose test scores had been seen.",
+    text=text_of("amedas"),
 )
 
 JAPAN = make_experiment(
@@ -297,5 +295,5 @@ JAPAN = make_experiment(
             "unseen_nll": "2.67 (0.15)",
         },
     },
-    text="The average temperature of the days 1 to 5 of a week, at the Japanese stations of GHCN-Daily. K = 3.",
+    text=text_of("japan"),
 )

@@ -26,16 +26,16 @@ OPTIONS += ["--disable-background-networking", "--disable-component-update", "--
 
 # One page after the other in a frame, and the blocks of code that are wider than their box.
 PROBE = """<!doctype html><iframe id="f" width="%(width)d" height="900"></iframe><script>
-const pages = %(pages)s, found = {};
+const pages = %(pages)s, letters = %(letters)s, found = {};
 const frame = document.getElementById("f");
 let next = 0;
 frame.onload = () => {
     const page = frame.contentDocument;
     if (page && page.body && page.location.href !== "about:blank") {
-        const blocks = [...page.querySelectorAll("pre")];
+        const blocks = letters === null ? [] : [...page.querySelectorAll("pre")];
         const scroll = e => e.scrollWidth > e.clientWidth + 1;
         const wide = blocks.filter(scroll);
-        for (const e of blocks.filter(e => e.textContent.split("\\n").every(line => line.length <= %(letters)d))) {
+        for (const e of blocks.filter(e => e.textContent.split("\\n").every(line => line.length <= letters))) {
             e.style.whiteSpace = "pre";
             if (scroll(e) && !wide.includes(e)) wide.push(e);
         }
@@ -60,7 +60,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """The address at which the files of a folder are to be had."""
+    """Serve the files of a folder, and yield the address at which they are."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -73,7 +73,7 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 def what_scrolls(
-    folder: Path, pages: Sequence[str], width: int, letters: int, profile: Path
+    folder: Path, pages: Sequence[str], width: int, letters: int | None, profile: Path
 ) -> dict[str, list[list[Any]]]:
     """
     What has to be scrolled sideways, and by how many pixels, by page: the page itself, its blocks of code, and those of
@@ -81,20 +81,33 @@ def what_scrolls(
 
     :param folder: The site.
     :param pages: Its pages.
-    :param width: Of the window, in pixels.
-    :param letters: Up to which a line must fit without being wrapped.
+    :param width: The width of the window, in pixels.
+    :param letters: Lines of code of up to so many letters must fit without being wrapped; None if code may be scrolled.
     :param profile: A folder for the browser.
     """
     probe = folder / "probe.html"
-    probe.write_text(PROBE % {"width": width, "letters": letters, "pages": json.dumps(pages)})
+    settings = {"width": width, "letters": json.dumps(letters), "pages": json.dumps(pages)}
+    probe.write_text(PROBE % settings)
     try:
-        with serving(folder) as address:
-            command = ["chromium", *OPTIONS, f"--user-data-dir={profile}", "--virtual-time-budget=600000"]
-            command += [f"--window-size={width + 100},1000", f"{address}/probe.html"]
-            shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+        shown = what_is_shown(folder, "probe.html", profile, width + 100)
     finally:
         probe.unlink()
     done = re.search(r'data-done="(\d+)"', shown)
     assert done, shown[-500:]
     assert int(done[1]) == len(pages)
     return json.loads(html.unescape(re.search(r'data-found="([^"]*)"', shown)[1]))
+
+
+def what_is_shown(folder: Path, page: str, profile: Path, width: int = 1280) -> str:
+    """
+    A page's HTML after its scripts have run.
+
+    :param folder: The site.
+    :param page: The page in it, with a query if there is one.
+    :param profile: A folder for the browser.
+    :param width: The width of the window, in pixels.
+    """
+    with serving(folder) as address:
+        command = ["chromium", *OPTIONS, f"--user-data-dir={profile}", "--virtual-time-budget=600000"]
+        command += [f"--window-size={width},1000", f"{address}/{page}"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout

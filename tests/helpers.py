@@ -291,7 +291,7 @@ class _ELBOOfTasks(torch.nn.Module):
 
 
 def check_gradients_of_elbo(model: Model, likelihood: DecoderLikelihood) -> None:
-    """By all parameters, against finite differences; activations must be smooth, two outputs and two latents."""
+    """Check gradients by all parameters against finite differences; activations are smooth, outputs and latents two."""
     objective = _ELBOOfTasks(model, likelihood)
     names, parameters = zip(*objective.named_parameters(), strict=True)
 

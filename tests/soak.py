@@ -49,7 +49,7 @@ def wait_for_new_checkpoint(process: subprocess.Popen, path: Path, before: float
 
 
 def last_step(path: Path) -> int:
-    """Of a checkpoint, which can always be read."""
+    """Read the step from a checkpoint, which can always be read."""
     return read_tensors(path)["global_step"]
 
 

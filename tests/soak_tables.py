@@ -136,7 +136,7 @@ def kill_commands(folder: Path, kills: int, seed: int = 0) -> Kills:
 
     :param folder: An empty folder.
     :param kills: How many.
-    :param seed: Of the times.
+    :param seed: The seed of the times.
     """
     shop, generator = Workshop(_new(folder / "shop")), random.Random(seed)
     targets = {kind: _new(folder / kind) / ("model" if kind in FOLDERS else "filled.csv") for kind in KINDS}

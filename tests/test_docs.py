@@ -9,6 +9,7 @@ import os
 import pkgutil
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,20 +17,25 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import matplotlib as mpl
+import pandas as pd
 import pytest
 import torch
-from browser import needs_browser, what_scrolls
+from browser import needs_browser, what_is_shown, what_scrolls
 
 import gpytorch_sgpvae
 from gpytorch_sgpvae import metrics
+from gpytorch_sgpvae.table import SGPVAEImputer, cli
 from gpytorch_sgpvae.utils.locks import locked
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("concepts/*"), *DOCS.glob("reference/*")])
+START = DOCS / "start.md"
+# The pages show what users type, with fits of minutes.
+SHORT_FIT = ["--max-epochs", "1", "--no-comparison", "--quiet"]
 
 
-@pytest.mark.parametrize("name", ["architecture", "explaining_away"])
+@pytest.mark.parametrize("name", ["architecture", "decide", "explaining_away"])
 def test_the_committed_picture_is_what_the_code_draws(name):
     pinned = re.search(r"^matplotlib==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
     if mpl.__version__ != pinned:
@@ -38,11 +44,37 @@ def test_the_committed_picture_is_what_the_code_draws(name):
     assert drawn == (DOCS / f"{name}.svg").read_text(), f"run python docs/{name}.py"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(DOCS)) for page in PAGES])
-def test_the_code_on_the_page_does_what_it_says(page):
+def blocks_of(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page != START], ids=lambda page: str(page.relative_to(DOCS))
+)
+def test_the_code_on_the_page_does_what_it_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some pages write files
+    run_code(page)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::gpytorch_sgpvae.table.TableWarning")  # after one epoch
+def test_who_starts_here_gets_a_model_and_a_filled_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(SGPVAEImputer.__init__.__kwdefaults__, "max_epochs", 1)
+    run_code(START)
+    Path("filled.csv").unlink()
+    commands = [shlex.split(line) for line in "".join(blocks_of(START, "sh")).splitlines() if line.startswith("sgpvae")]
+    assert [command[1] for command in commands] == ["fit", "impute", "report"]
+    for command in commands:
+        assert cli.main([*command[1:], *(SHORT_FIT if command[1] == "fit" else ["--quiet"])]) == 0
+    assert not pd.read_csv("filled.csv")[["temperature", "ozone"]].isna().any(axis=None)
+    assert Path("report.html").stat().st_size > 100_000
+
+
+def run_code(page):
     text = page.read_text()
     if page.suffix == ".md":  # whose fences would be taken for output
-        blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        blocks = blocks_of(page, "python")
         assert all(block.startswith(">>> ") for block in blocks)
         text = "\n".join(blocks)
     for extra in re.findall(r"^>>> from gpytorch_sgpvae\.(botorch)\b", text, re.MULTILINE):
@@ -63,6 +95,15 @@ def test_what_the_pages_link_to_is_there():
         if not target.startswith("http") and not (page.parent / target).exists()
     ]
     assert not broken
+
+
+def test_the_gallery_has_a_picture_of_every_tutorial():
+    text = (DOCS / "gallery.md").read_text()
+    shown = dict(re.findall(r"```\{tutorial-picture\} (\w+)\n:number: (\d+)\n:alt: .{20}", text))
+    assert set(shown) == {path.stem for path in (ROOT / "tutorials").glob("*.ipynb")}
+    pictures = runpy.run_path(str(DOCS / "gallery.py"))["pictures"]
+    for name, number in shown.items():
+        assert pictures(ROOT / "tutorials" / f"{name}.ipynb")[int(number)].startswith(b"\x89PNG"), name
 
 
 def test_the_reference_has_every_public_name():
@@ -123,6 +164,13 @@ def site(tmp_path_factory):
     return folder
 
 
+def pages_of(site):
+    pages = [str(path.relative_to(site)) for path in site.rglob("*.html") if "_static" not in path.parts]
+    assert len(pages) > 40
+    sources = [page for page in pages if page.startswith("_modules")]
+    return [page for page in pages if page not in sources[3:]]  # which look all the same
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("sphinx") is None, reason="make docs installs Sphinx")
 class TestSite:
@@ -149,18 +197,29 @@ class TestSite:
     @needs_browser
     def test_no_line_of_code_has_to_be_scrolled(self, site, tmp_path):
         """On 1280 pixels, where lines as long as ours are allowed to be are not wrapped either."""
-        pages = [str(path.relative_to(site)) for path in site.rglob("*.html") if "_static" not in path.parts]
-        sources = [page for page in pages if page.startswith("_modules")]
-        pages = [page for page in pages if page not in sources[3:]]  # which look all the same
-        assert len(pages) > 40
-        assert not what_scrolls(site, pages, 1280, 120, tmp_path)
+        assert not what_scrolls(site, pages_of(site), 1280, 120, tmp_path)
+
+    @needs_browser
+    def test_no_page_has_to_be_scrolled_sideways_on_a_phone(self, site, tmp_path):
+        """On 390 pixels, where code, tables and figures have to be within their boxes."""
+        assert not what_scrolls(site, pages_of(site), 390, None, tmp_path)
+
+    @needs_browser
+    def test_a_search_leads_to_the_page(self, site, tmp_path):
+        shown = what_is_shown(site, "search.html?q=jitter", tmp_path)
+        assert 'href="docs/concepts/choosing.html#jitter"' in shown
+
+    def test_no_page_loads_anything_from_elsewhere(self, site):
+        elsewhere = re.compile(r"""<(?:script|img|link rel=.stylesheet.)[^>]*(?:src|href)=.https?:""")
+        assert not [page for page in site.rglob("*.html") if elsewhere.search(page.read_text())]
 
     def test_broken_links_end_the_build(self, tmp_path):
         source = tmp_path / "source"
         (source / "docs").mkdir(parents=True)
         settings = (DOCS / "conf.py").read_text()
         (source / "docs" / "conf.py").write_text(settings)
-        shutil.copy(DOCS / "inventories.py", source / "docs")
+        for name in ("gallery.py", "inventories.py"):
+            shutil.copy(DOCS / name, source / "docs")
         for folder in ("_static", "_templates"):
             shutil.copytree(DOCS / folder, source / "docs" / folder)
         links = [

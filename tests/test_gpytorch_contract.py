@@ -83,7 +83,7 @@ class SingleOutputGP(gpytorch.models.ApproximateGP):
         likelihood.eval()
 
     def difference_of_sites(self, low, high):
-        """Between the means of the sites of two values of y, in standard deviations of these sites."""
+        """The difference between the means of the sites of two values of y, in standard deviations of these sites."""
         network = self.variational_strategy._variational_distribution.network
         with torch.no_grad():
             sites = network(Context(torch.zeros(2, 1), torch.tensor([[low], [high]])))

@@ -128,7 +128,7 @@ def lower_bounds(extras: Iterable[str]) -> dict[str, Version]:
 
 
 def private_names(tree: ast.AST) -> list[str]:
-    """Those of torch, GPyTorch and linear_operator that a module uses, but for GPyTorch's documented base classes."""
+    """Names of torch, GPyTorch and linear_operator that a module uses, but for GPyTorch's documented base classes."""
     paths, ours = [], set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -44,7 +44,7 @@ def y(dtype):
 
 
 def lines(axes):
-    """Of each label the points, in the order of x; of a label that there is not, none."""
+    """The points of each label, in the order of x; none for a label that there is not."""
     drawn = {line.get_label(): np.column_stack(line.get_data()) for line in axes.get_lines()}
     return defaultdict(lambda: np.empty((0, 2)), drawn)
 
@@ -54,7 +54,7 @@ def entries(legend):
 
 
 def bands(axes):
-    """Of each band its lower and upper bounds, in the order of x."""
+    """The lower and upper bounds of each band, in the order of x."""
     bounds = []
     for band in axes.collections:
         (path,) = band.get_paths()

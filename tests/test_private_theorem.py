@@ -140,7 +140,7 @@ def test_it_is_the_exact_linear_model(form, pattern, sizes, layout, kernel, mean
 
 
 def test_both_forms_have_the_same_gradients(monkeypatch):
-    """Of the bound and of the outputs at new inputs, by all parameters and the data."""
+    """Gradients of the bound and of the outputs at new inputs, by all parameters and the data."""
     model, likelihood = make(4, 3, 2, grouped)
     x, y = helpers.make_data(3, num_points=8, num_outputs=4)
     y[0] = torch.nan
@@ -253,7 +253,7 @@ def test_draws_have_the_mean_and_the_covariance_of_q(form):
 
 
 class TestCost:
-    """Of many outputs with private functions, a linear decoder and Gaussian noise."""
+    """Many outputs with private functions, a linear decoder and Gaussian noise."""
 
     J, L, N = 40, 2, 6
 

@@ -48,7 +48,7 @@ def text(notebook):
 
 @pytest.fixture
 def _as_in_a_kernel(monkeypatch):
-    """In the folder of the notebooks; what they set for themselves does not last."""
+    """Run in the folder of the notebooks; what they set for themselves does not last."""
     monkeypatch.chdir(TUTORIALS)
     monkeypatch.setenv("SGPVAE_SHORT", "1")
     with mpl.rc_context():

@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def run(path: Path) -> None:
-    """In place, and only if every cell runs."""
+    """Run a notebook in place, and keep the outputs only if every cell runs."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,

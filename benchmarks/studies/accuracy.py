@@ -17,7 +17,7 @@ from ..measure import Spread
 from ..shapes import Shape, make_data
 from ..study import COLOURS, Goal, Options, Report, number, table
 
-# Of the ELBO in float64, at most.
+# The largest difference, as a fraction of the ELBO in float64.
 TOLERANCE = 0.01
 SHAPES_OF_INTEREST = ("weather", "eeg-large", "eeg")
 

@@ -127,7 +127,7 @@ def make_grid(base: Shape, quick: bool) -> dict[str, tuple[Shape, int]]:
 
 
 def terms(shape: Shape, tasks: int) -> np.ndarray:
-    """In the order of :data:`TERMS`."""
+    """The terms of the cost, in the order of :data:`TERMS`."""
     N, M, K, P = shape.num_points, shape.num_inducing or 0, shape.num_latents, shape.num_outputs
     T = tasks
     network = sum(i * o for i, o in pairwise([1, *shape.hidden_sizes, 2 * K]))

@@ -87,7 +87,7 @@ QUICK = Sizes(growth={INDEPENDENT: [2000, 8000]}, peers=60, batch=(3, 20), cross
 EXPONENT, RECURSION_SECONDS, STEP_SECONDS, STEP_GIB = 1.1, 10.0, 20.0, 4.0
 OVER_PEERS = {"celerite2": 10.0, "smolgp": 2.0}
 BATCH_RATIO = 0.1
-# In a fresh process, no further call is made after so many seconds.
+# In a fresh process, no further call is made after this many seconds.
 BUDGET = 20.0
 # How far the log likelihoods of all packages may be apart, relative: celerite2's kernel is an approximation.
 AGREEMENT = 1e-4

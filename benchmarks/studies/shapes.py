@@ -59,8 +59,8 @@ def run(options: Options) -> Report:
         title="One training step",
         text=f"""An ELBO with one sample, backward, and Adam, of one task in float64 unless it says otherwise. Medians
 and quartiles of rounds in which everybody runs once; ratios are taken round by round. "{SVGP}" is GPyTorch's own
-`VariationalStrategy` with the same decoder, "{PRODUCTS}" are those of (M x M)(M x N) that a step needs per latent
-function.""",
+`VariationalStrategy` with the same decoder, "{PRODUCTS}" are those of (M x M)(M x N) that automatic
+differentiation takes for a step, per latent function; this package needs seven.""",
         tables=[make_table(options.shapes, times)],
         goals=goals,
         notes=notes if AVAILABLE else f"{notes}\n\n{HOW_TO_GET_IT}",

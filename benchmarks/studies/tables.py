@@ -50,7 +50,7 @@ def run(options: Options) -> Report:
 
 
 def planned(names: list[str], seeds: range) -> list[Run]:
-    """All runs, those with the same seed together, and the quick ones first, for a study that is stopped early."""
+    """List all runs, those with the same seed together, and the quick ones first, for a study that is stopped early."""
     return [
         Run(name, imputer, variant=hide, seed=seed)
         for seed in seeds

@@ -92,7 +92,7 @@ def _measure(hour: np.ndarray, random: np.random.Generator) -> dict[str, np.ndar
 
 
 def _ornstein_uhlenbeck(number: int, hours: float, random: np.random.Generator) -> np.ndarray:
-    """A stationary process of variance 1, whose correlation falls by e in so many hours (`N`)."""
+    """A stationary process of variance 1, whose correlation falls by e in this many hours (`N`)."""
     decay = np.exp(-1 / hours)
     steps = random.standard_normal(number)
     steps[1:] *= np.sqrt(1 - decay**2)

@@ -20,14 +20,14 @@ from ..mlp import layer_sizes
 # and stay there; at a learning rate of 0.1 all units of a layer can end so, and the network no longer sees the data.
 # The slope of 0.1 keeps their gradients, and keeps networks of one number linear in pieces.
 LEAKY_RELU = partial(torch.nn.LeakyReLU, 0.1)
-# From so many rows on, what is done for each of them outweighs what is done once for a layer of a CPU's network.
+# From this many rows on, what is done for each of them outweighs what is done once for a layer of a CPU's network.
 MANY_ROWS = 256
 # From this number of units on, linear pieces are worth their while.
 MANY_UNITS = 64
 # On a CPU, the hidden units of one layer that are computed at once: they stay in its cache until they are read, and the
 # allocator recycles them, where it returns larger tensors to the system and gets them back page by page.
 BLOCK_BYTES = 2**21
-# The rows of one network may take so many blocks, before they are cut too: it then prepares itself more than once.
+# The rows of one network may take this many blocks, before they are cut too: it then prepares itself more than once.
 BLOCKS_PER_NETWORK = 4
 
 _GROUP = 16

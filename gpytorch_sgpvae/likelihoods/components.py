@@ -26,7 +26,7 @@ class FunctionPosterior(Protocol):
 
 @dataclass(frozen=True)
 class Derived:
-    """A decoder followed by a function of its distributions. The decoder takes the first so many of the rows."""
+    """A decoder followed by a function of its distributions. The decoder takes the first this many of the rows."""
 
     decode: Callable[..., Distribution]
     num_rows: int

@@ -159,7 +159,7 @@ class DecoderLikelihood(Likelihood):
         :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
         :param num_samples: Number of samples S of the latent functions.
         :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
-        :param chunk_size: Decode so many inputs at a time: the same answer in less memory.
+        :param chunk_size: Decode this many inputs at a time: the same answer in less memory.
         """
         return Prediction.from_functions(self, function_dist, num_samples, base_samples, chunk_size)
 

@@ -18,7 +18,7 @@ from .components import Derived, FunctionPosterior, checked_rows, given_gaussian
 from .missing import fill_missing
 from .targets import as_rows
 
-# Random numbers are drawn for so many inputs at a time, whatever the chunk size, so that it does not change them.
+# Random numbers are drawn for this many inputs at a time, whatever the chunk size, so that it does not change them.
 BLOCK_SIZE = 32
 
 
@@ -35,7 +35,7 @@ class Prediction:
     decoder is linear.
 
     With a chunk size, and without gradients, the components never exist all at once, and a million inputs fit in
-    memory: each quantity samples and decodes so many inputs at a time, with the decoder's parameters as they are then.
+    memory: each quantity samples and decodes some inputs at a time, with the decoder's parameters as they are then.
     The samples depend on torch's seed alone, so that the chunk size changes no result.
 
     Where the outputs are Gaussian, as a :class:`~gpytorch_sgpvae.DecoderLikelihood` with a linear decoder and Gaussian
@@ -53,7 +53,7 @@ class Prediction:
         other, Cholesky factors of their covariance at each input (`*T x N x K x K`).
     :param num_samples: Number of samples S.
     :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
-    :param chunk_size: Decode so many inputs at a time; by default all at once.
+    :param chunk_size: Decode this many inputs at a time; by default all at once.
     :param function_dist: q(f) over all inputs together, or a function that returns it: for joint samples only.
     :param rows: Further values that `decode` reads for each input, known with certainty (`*T x N x C` each, or `S x *T
         x N x C` where they differ between the components).
@@ -119,7 +119,7 @@ class Prediction:
         :param function_dist: q(f) (event shape `N x K`, or `N` for one latent function).
         :param num_samples: Number of samples S of the latent functions.
         :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
-        :param chunk_size: Decode so many inputs at a time: the same answer in less memory.
+        :param chunk_size: Decode this many inputs at a time: the same answer in less memory.
         """
         sampled = partial(cls._of_functions, decode, function_dist, num_samples, base_samples, chunk_size)
         return sampled() if base_samples is not None else cls._exact(decode, [function_dist], sampled) or sampled()
@@ -142,7 +142,7 @@ class Prediction:
         :param x: The inputs to predict at (`*T x N x D`).
         :param num_samples: Number of samples S of the latent functions.
         :param base_samples: Standard normal samples to use instead of new ones (`S x *T x N x K`).
-        :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
+        :param chunk_size: Compute for this many inputs at a time: the same answer in less memory.
         """
         sampled = partial(cls._of_posterior, decode, posterior, x, num_samples, base_samples, chunk_size)
         chunks = posterior.in_chunks(x, chunk_size)

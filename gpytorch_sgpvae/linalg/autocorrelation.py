@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .factor_analysis import CHUNK_NUMBERS, FactorAnalysis, scored, spread_numbers
 
-# An autocorrelation is estimated from so many pairs of points, and so many points of a task if D > 1.
+# An autocorrelation is estimated from this many pairs of points, and this many points of a task if D > 1.
 MAX_PAIRS, MAX_POINTS = 2**18, 512
 NUM_DISTANCES, NUM_LENGTHSCALES = 32, 64
 # This number of pairs counts for half of a full bin, and a series with fewer in all gets the defaults.

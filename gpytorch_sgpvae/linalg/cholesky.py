@@ -23,8 +23,9 @@ def safe_cholesky(matrix: Tensor) -> Tensor:
         raise NotPSDError(
             f"A covariance matrix of shape {tuple(matrix.shape)} is not positive definite in {matrix.dtype}, not even "
             "with GPyTorch's jitter on its diagonal: inducing points or inputs lie too close together for the kernel's "
-            "scale, the kernel is none, or gpytorch.settings.linalg_dtypes is float32. Use fewer points, a larger "
-            "jitter_val of the strategy, smaller outputscales, or float64 for linear algebra, as is the default."
+            "scale, the kernel is no covariance function, or gpytorch.settings.linalg_dtypes is float32. Use fewer "
+            "points, a larger jitter_val of the strategy, smaller outputscales, or float64 for linear algebra, as is "
+            "the default."
         ) from error
 
 

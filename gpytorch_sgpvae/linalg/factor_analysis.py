@@ -29,7 +29,7 @@ PRIOR_ROWS = 2.0
 PRIOR_NOISE_SHARE = 0.5
 # Loadings, in standard deviations of their outputs, that explain nearly nothing and still have gradients.
 SMALL_LOADING = 0.02
-# EM works on at most so many rows, and on fewer if there are many factors: a row takes K x K numbers.
+# EM works on at most this many rows, and on fewer if there are many factors: a row takes K x K numbers.
 MAX_ROWS, MIN_ROWS, MAX_ROW_NUMBERS = 8192, 1024, 2**22
 # EM stops when an observed entry gains less than this, in nats, from another iteration.
 SMALLEST_GAIN = 1e-7

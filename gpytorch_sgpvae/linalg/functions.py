@@ -17,7 +17,7 @@ from .cholesky import safe_cholesky
 from .factored import FactoredPosterior
 from .products import identity_like, matvec, outer
 
-# With so large a precision, in units of the prior's, dividing by it costs no more than three digits.
+# The least precision, in units of the prior's, that can be divided by at a cost of no more than three digits.
 LEAST_INFORMATION = 1e-3
 
 
@@ -80,7 +80,7 @@ class InverseCholeskyFunction(Function):
 
 class WhitenedPosteriorFunction(Function):
     r"""
-    From :math:`A \Lambda A^\top` and :math:`b = A (\lambda g - \lambda \mu_f)` to m, R, F and KL, where
+    Computes m, R, F and KL from :math:`A \Lambda A^\top` and :math:`b = A (\lambda g - \lambda \mu_f)`, where
 
     .. math::
 
@@ -129,8 +129,8 @@ class WhitenedPosteriorFunction(Function):
 
 class DensePosteriorFunction(Function):
     r"""
-    From K, :math:`\lambda` and :math:`h = \lambda g - \lambda \mu_f` to :math:`\alpha`, P, KL, the posterior mean less
-    the prior's, :math:`\delta = K \alpha`, and the posterior variance, :math:`\mathrm{diag} \Sigma`, where
+    Computes :math:`\alpha`, P, KL, the posterior mean less the prior's, :math:`\delta = K \alpha`, and the posterior
+    variance, :math:`\mathrm{diag} \Sigma`, from K, :math:`\lambda` and :math:`h = \lambda g - \lambda \mu_f`, where
 
     .. math::
 
@@ -355,13 +355,13 @@ def _weighted_sums(points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _scale_columns(matrix: Tensor, scale: Tensor) -> Tensor:
-    """In place, unless the backward pass is itself to be differentiated."""
+    """Scale columns in place, unless the backward pass is itself to be differentiated."""
     scale = scale.unsqueeze(-2)
     return matrix * scale if torch.is_grad_enabled() else matrix.mul_(scale)
 
 
 def _add_outer(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """In place, unless the backward pass is itself to be differentiated."""
+    """Add an outer product in place, unless the backward pass is itself to be differentiated."""
     left, right = left.unsqueeze(-1), right.unsqueeze(-2)
     return torch.addcmul(matrix, left, right) if torch.is_grad_enabled() else matrix.addcmul_(left, right)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..utils.shapes import expands_to
 from .functions import SquaredExponentialFunction
 
-# A cycle changes its form over so many periods, or more slowly: over fewer of them it would hardly be one.
+# A cycle changes its form over this many periods, or more slowly: over fewer of them it would hardly be one.
 FEWEST_PERIODS = 4
 
 

@@ -72,7 +72,7 @@ class TaskELBO(MarginalLogLikelihood):
 
         :param context: The tasks.
         :param seen: The context that the model is conditioned on, if not the context itself.
-        :param chunk_size: Compute for so many points at a time, and each chunk again in the backward pass: the same
+        :param chunk_size: Compute for this many points at a time, and each chunk again in the backward pass: the same
             bound and gradients in the memory of one chunk, for about twice the time.
         :param kwargs: Passed to the likelihood's `expected_log_prob`, `base_samples` (`S x *T x N x K`) among them.
         :return: (`*T`)

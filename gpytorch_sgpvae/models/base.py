@@ -101,7 +101,7 @@ class AmortizedModel(gpytorch.Module):
             it: trains the network for other patterns of missingness than the data's own.
         :param subset_size: Estimate the bound of each task by :math:`N / \tilde N` times that of :math:`\tilde N` of
             its points, chosen at random. The estimate is biased, as the KL divergence is not a sum over points.
-        :param chunk_size: Compute for so many points at a time, and each chunk again in the backward pass: the same
+        :param chunk_size: Compute for this many points at a time, and each chunk again in the backward pass: the same
             bound and gradients in less memory, for about twice the time.
         :param kwargs: Passed to the likelihood's `expected_log_prob`.
         """
@@ -155,7 +155,7 @@ class AmortizedModel(gpytorch.Module):
         :param x: The inputs to predict at (`*T x N x D`).
         :param context: The observed data.
         :param num_samples: Number of samples of the latent functions.
-        :param chunk_size: Compute for so many inputs at a time: the same answer in less memory.
+        :param chunk_size: Compute for this many inputs at a time: the same answer in less memory.
         """
         posterior = condition(self.model, context, chunk_size, strict=False)
         return Prediction.from_posterior(self.likelihood, posterior, x, num_samples, chunk_size=chunk_size)

@@ -21,7 +21,7 @@ TRAINING_PANELS = {
     "hyperparameters": ("noise", "lengthscale_min", "lengthscale_max"),
 }
 
-# What is logged of single batches is shown as a mean over so many of them.
+# What is logged of single batches is shown as a mean over this many of them.
 SMOOTHED = 20
 
 

@@ -18,8 +18,8 @@ MOST_ROWS, MARGIN_ROWS = 10_000, 1000
 ROWS_AT_A_TIME = 2000
 # The part of a block that is predicted, of what it is conditioned on.
 CORE_SHARE = 0.5
-# Of short series that share a call of a Markov model, the rows together, with padding; of small blocks that share one
-# of a dense model, the numbers in their matrices.
+# Short series share a call of a Markov model with up to this many rows together, padding included. Small blocks share
+# a call of a dense model with up to this many numbers in their matrices.
 ROWS_TOGETHER, NUMBERS_TOGETHER = 8_000, 2**20
 # Questions, and their rows, that wait for others of their length.
 MOST_WAITING, ROWS_WAITING = 512, 51_200
@@ -126,7 +126,7 @@ def window(
     x: np.ndarray, counts: np.ndarray, lengthscales: np.ndarray, most_entries: float, random: np.random.Generator
 ) -> np.ndarray:
     """
-    A random row and those nearest to it, as dense as they are in the whole task, with so many known entries together.
+    A random row and those nearest to it, as dense as they are in the whole task, with this many known entries together.
 
     :param x: Inputs (`N x D`).
     :param counts: Known entries of each row (`N`).

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 # The intervals that are made to hold as many entries as they promise.
 LEVEL = 0.95
-# A factor is learnt from so many entries at least, and counts half with as many as this.
+# A factor is learnt from this many entries at least, and counts half with as many as this.
 FEWEST_ENTRIES, HALF_ENTRIES = 20, 20
 # An output with fewer known entries is small: that little of it could be held out is told in the log alone.
 FEWEST_KNOWN = 200

@@ -10,7 +10,7 @@ from sklearn.preprocessing import SplineTransformer
 # Periods of dates, in days, that a peak of the spectrum close to them is taken for.
 CALENDAR = (1.0, 7.0, 365.25)
 DAY, YEAR = CALENDAR[0], CALENDAR[2]
-# Periods that are looked for: at most so many, with so many repetitions, and so many steps each.
+# Periods that are looked for: how many at most, and the least number of repetitions, and of steps, of each.
 MOST_PERIODS, FEWEST_REPETITIONS, FEWEST_STEPS = 3, 5, 3
 # A year is looked for from one and a half of them on.
 FEWEST_YEARS = 1.5
@@ -18,9 +18,9 @@ FEWEST_YEARS = 1.5
 PROMINENCE, LEAST_SHARE = 15.0, 0.005
 # Sines and cosines of a cycle, at most; cells of the regular grid that a spectrum is taken of.
 MOST_HARMONICS, MOST_CELLS = 4, 2**17
-# Holes of so many cells are bridged: regular ones mirror slow changes as quick cycles that are not there.
+# Holes of this many cells are bridged: regular ones mirror slow changes as quick cycles that are not there.
 LONGEST_BRIDGE = 6
-# Slow changes are cubic splines whose knots are so many of the longest period apart, and at most so many knots: trends
+# Slow changes are cubic splines: the distance of knots in longest periods, and how many knots there are at most: trends
 # neither hide a cycle nor pass for one.
 SLOWNESS, MOST_KNOTS = 1.5, 16
 # What keeps coefficients small, in rows; the share of what slow changes leave that a cycle has to explain where it is

@@ -18,7 +18,7 @@ MOST_ROWS = {"markov": 15_000, "dense": 3_000, "sparse": 15_000}
 NUM_STRETCHES = {"markov": 40, "dense": 10, "sparse": 40}
 # Runs: rows, at most, and the share of a series that they may take.
 MOST_RUN, MOST_SHARE_OF_SERIES = 48, 0.3
-# How often a run is as long as one of the table's own, if it has so many of them.
+# How often a run is as long as one of the table's own, if it has this many of them.
 OWN_RUNS, FEWEST_OWN_RUNS = 0.5, 10
 # How often all outputs are silent together.
 ALL_TOGETHER = 0.5
@@ -65,7 +65,7 @@ def _series(table: TaskTable, plan: Plan) -> list[np.ndarray]:
 
 
 def _stretches(table: TaskTable, plan: Plan, random: np.random.Generator) -> np.ndarray:
-    """Rows of some tasks, or of some stretches of time, of so many rows together (`N`, boolean)."""
+    """Choose rows of some tasks, or of some stretches of time, this many rows together (`N`, boolean)."""
     number, most, num_stretches = len(table.x), MOST_ROWS[plan.kind], NUM_STRETCHES[plan.kind]
     if number <= most:
         return np.ones(number, dtype=bool)

@@ -19,7 +19,7 @@ from .numbers import check_present, is_category, is_date, read_dates, read_days,
 
 # More labels than that are names, or free text.
 MOST_LEVELS = 2000
-# So many labels are named in a message.
+# The number of labels that a message names.
 NAMED = 5
 
 

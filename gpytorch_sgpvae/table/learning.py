@@ -1,4 +1,4 @@
-"""Training on a table: windows of it, for so many minutes at most, until held-out entries are predicted no better."""
+"""Training on windows of a table, for some minutes at most, until held-out entries are predicted no better."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .reading import TaskTable
 
 logger = logging.getLogger(__name__)
 
-# Of Adam, which falls to zero by a cosine.
+# The learning rate of Adam, which falls to zero by a cosine.
 LEARNING_RATE = 3e-2
 # Steps of a whole training; of a sparse model, whose inducing points move too, more.
 NUM_STEPS = {"markov": 200, "dense": 160, "sparse": 400}
@@ -50,7 +50,7 @@ NUM_VALIDATIONS, PATIENCE = 8, 3
 LEAST_GAIN = 1e-3
 # Rows over time, and questions of other models, that validation looks at.
 VALIDATION_ROWS, VALIDATION_STRETCHES, VALIDATION_QUESTIONS = 600, 5, 4
-# The usual budget, in minutes: for a small table, for so many rows more, and at the most.
+# The usual budget, in minutes: for a small table, for this many rows more, and at the most.
 FEWEST_MINUTES, ROWS_PER_MINUTE, MOST_MINUTES = 1.0, 20_000, 10.0
 # The part of the budget in which the clock decides nothing: the first steps are slower than the others.
 FREE_TIME = 0.25
@@ -90,7 +90,7 @@ class Budget:
 
     @property
     def progress(self) -> float:
-        """From 0 to 1."""
+        """The part of the training that is done, from 0 to 1."""
         by_clock = (self.elapsed / self.minutes - FREE_TIME) / (1 - FREE_TIME)
         return min(1.0, max(self.step / self.num_steps, by_clock))
 
@@ -125,7 +125,7 @@ def train(
     :param max_minutes: Minutes at the most.
     :param further: What later epochs are trained on, by their numbers from 1; by default the same table.
     :param devices: Processes of each node that share the windows of a step.
-    :param num_nodes: Machines with so many processes.
+    :param num_nodes: Machines with that many processes.
     :return: The scores of each validation.
     """
     model, plan = fitted.model, fitted.plan

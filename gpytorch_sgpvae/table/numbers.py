@@ -14,7 +14,7 @@ from .errors import TableError, name_row, name_rows
 # Dates are counted in days from here, a Monday: periods of a day, a week or a year start where one expects them to.
 ORIGIN = pd.Timestamp("2001-01-01")
 DAY = pd.Timedelta(days=1)
-# So many values tell what kind a column is of.
+# The number of values that are looked at to tell what kind a column is of.
 SAMPLE = 1000
 
 

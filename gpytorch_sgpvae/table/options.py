@@ -102,7 +102,7 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
         "--devices", type=int, default=1, metavar="N", help="processes that share the training (default: 1)"
     )
     fit.add_argument(
-        "--num-nodes", type=int, default=1, metavar="N", help="machines with so many processes (default: 1)"
+        "--num-nodes", type=int, default=1, metavar="N", help="machines, with that many processes on each (default: 1)"
     )
     fit.add_argument("--no-comparison", action="store_true", help="do not compare with simpler ways")
     fit.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")

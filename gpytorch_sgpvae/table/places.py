@@ -12,18 +12,18 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.linear_model import BayesianRidge
 
-# A place is learnt from so many tasks, and from so many rows in each of them, on average at least.
+# A place is learnt from this many tasks, and from this many rows in each of them, on average at least.
 FEWEST_TASKS = 3
 FEWEST_ROWS = 2
-# What is smooth in space is told from so many places.
+# What is smooth in space is told from this many places.
 FEWEST_FOR_SMOOTH = 10
 # More places than that are not needed to tell what is smooth in space.
 MOST_PLACES = 300
-# The constants of an output are told from those of others where so many places have both.
+# The constants of an output are told from those of others where this many places have both.
 FEWEST_FOR_OTHERS = 6
 # What varies over shorter distances than this, in standardized inputs, is a place's own.
 SHORTEST_LENGTHSCALE = 1.0
-# Inputs that agree in so many digits are the same.
+# Inputs that agree in this many digits are the same.
 DIGITS = 9
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from .inputs import InputColumn
 from .reading import TaskTable
 
-# Inputs that agree in so many digits are the same.
+# Inputs that agree in this many digits are the same.
 DIGITS = 9
 # Dimensions of the states of all latent functions of a Markov model, at most: its cost is quadratic in them.
 MOST_STATES = 64
@@ -21,7 +21,7 @@ MOST_SHARED, MOST_SHARED_OVER_TIME = 12, 3
 PRIVATE_STATES = 3
 # Groups of shared latent functions: rough and short, smooth, rough and long.
 NUM_GROUPS, GROUP_STATES = 3, 4
-# A place comes again if it has so many rows, on average.
+# A place comes again if it has this many rows, on average.
 FEWEST_ROWS_OF_PLACE = 3
 # With inducing points: shared latent functions, at most, and their inducing points.
 MOST_SHARED_SPARSE, MOST_INDUCING, FEWEST_INDUCING = 8, 150, 20

@@ -13,7 +13,7 @@ from .places import FEWEST_ROWS, PlaceEffects
 from .plan import Plan
 from .reading import TaskTable
 
-# Without tasks, times are cut into so many stretches, each of which counts as one.
+# Without tasks, times are cut into this many stretches, each of which counts as one.
 NUM_STRETCHES = 30
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ..plotting import TRAINING_PANELS, plot_training_curves, training_panels
 from ..utils.files import replacing
 
-# Beyond so many points of a curve every second one is dropped: a night's run does not make a checkpoint grow.
+# Beyond this many points of a curve every second one is dropped: a night's run does not make a checkpoint grow.
 MOST_POINTS = 4000
 
 

@@ -132,7 +132,7 @@ class SGPVAEModule(LightningModule):
         self._num_tasks = num_tasks
         self._validation_sums: Tensor | None = None
         self._loader_state: dict[str, Any] | None = None
-        # Of the tasks that a run was begun with, and of those at hand.
+        # Fingerprints of the tasks that a run was begun with, and of those at hand.
         self._saved_tasks: dict[str, Any] | None = None
         self._tasks: dict[str, Any] | None = None
 

@@ -10,7 +10,7 @@ from torch.utils.data import Sampler
 from ..utils.seeds import derive_seed
 from .task_dataset import TaskDataset, TaskIndex
 
-# Tasks are sorted by length among so many batches at a time: enough of them for batches with little padding, few enough
+# Tasks are sorted by length among this many batches at a time: enough for batches with little padding, few enough
 # for an epoch to mix the tasks in a new way each time.
 BATCHES_SORTED_TOGETHER = 50
 

@@ -34,7 +34,7 @@ def make_trainer(
     :param log: `"csv"` or `"tensorboard"`.
     :param checkpoint_every: Steps between two checkpoints: what a kill can cost at the most.
     :param monitor: The score whose best model is kept: `"val_elbo"`, `"val_mae"`, `"val_nll"`.
-    :param patience: Stop when the monitored score has not become better for so many validations.
+    :param patience: The number of validations without a better score after which training stops.
     :param kwargs: Passed to the Trainer: `max_epochs`, `accelerator`, `devices`, `gradient_clip_val`, `precision`, ....
 
     Example:

@@ -56,7 +56,7 @@ class Windows(Sequence[Callable[[], tuple[Any, Any]]]):
         self.ends = list(accumulate(num_windows(n, self.length, self.stride) for n in series.lengths))
         if not len(self):
             raise ValueError(f"There is nothing to cut windows from: none of the {len(series)} tasks has any rows.")
-        # Of the series that are kept, where they need one; what a function returns is looked at when it is called.
+        # The orders of kept series, where they need one; what a function returns is looked at when it is called.
         self.orders: dict[int, Tensor] = {}
         for i in range(len(series)):
             order = None if callable(series.tasks[i]) else self._order(i, *series._fetch(i, seed=0))

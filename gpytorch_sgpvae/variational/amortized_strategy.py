@@ -312,7 +312,7 @@ class AmortizedStrategy(_VariationalStrategy):
             return None if encoding is None else self._remember(encoding)
 
     def _forget_conditioning(self) -> None:
-        """Whatever was computed from the context of `conditioned_on`, or was there before it."""
+        """Forget what was computed from the context of `conditioned_on`, or was there before it."""
         if self._conditioning is not None:
             self._conditioning.forget()
             self._clear_cache()

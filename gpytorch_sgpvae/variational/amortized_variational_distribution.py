@@ -74,7 +74,7 @@ class AmortizedVariationalDistribution(_VariationalDistribution):
         return self.forward(context)
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Module]]:
-        """As of every module, in a form in which GPyTorch takes the network's weights for variational parameters."""
+        """Name the modules, so that GPyTorch takes the network's weights for variational parameters."""
         for name, module in super().named_modules(*args, **kwargs):
             has_weights = module is not self and any(True for _ in module.parameters(recurse=False))
             yield name, as_variational(module) if has_weights else module

@@ -89,7 +89,7 @@ class SparseEncoding(Encoding):
         return standard_normal(torch.zeros_like(self.posterior.weights, dtype=self.Z.dtype))
 
     def absorb(self, context: Context) -> SparseEncoding:
-        r"""In :math:`O(T K (N M^2 + M^3))` for the N new points: evidence adds."""
+        r"""Absorb N new points in :math:`O(T K (N M^2 + M^3))`: evidence adds."""
         further = self.strategy.evidence_of(context, self)
         new, before = further.precision_mean.shape[:-1], self.evidence.precision_mean.shape[:-1]
         if not expands_to(new, before):

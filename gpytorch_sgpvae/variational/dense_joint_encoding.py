@@ -169,7 +169,7 @@ class DenseJointEncoding(Encoding):
         return (prior.mean(1) + draws.to(self.prior[0].dtype)).mT
 
     def absorb(self, context: Context) -> DenseJointEncoding:
-        """In the cubic cost of all entries together: their matrix is factorized anew."""
+        """Absorb new points at the cubic cost of all entries together: their matrix is factorized anew."""
         further = self.strategy.sites_of_further(context, self.tasks)
         x = torch.cat([part.expand(*self.tasks, *part.shape[-2:]) for part in (self.x, context.x)], dim=-2)
         sites = side_by_side([part.expand((*self.tasks, *part.shape[-2:])) for part in (self.sites, further)])

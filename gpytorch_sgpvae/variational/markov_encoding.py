@@ -169,7 +169,7 @@ class MarkovEncoding(Encoding):
         return [covariance_at(times, chain, strand.sites, own) for times, chain, strand in self._along(at_x)]
 
     def _along(self, at_x: StateSpacePrior) -> list[tuple[Tensor, Chain, Strand]]:
-        """For each strand: times with its leading dimensions, its process, and the strand itself."""
+        """List, for each strand, times with its leading dimensions, its process, and the strand itself."""
         chains, times = self.strategy.chains(at_x, self.is_coupled)
         return [(times, chain, strand) for chain, strand in zip(chains, self.strands, strict=True)]
 
@@ -186,7 +186,7 @@ class MarkovEncoding(Encoding):
 
     @cached_property
     def _places(self) -> Tensor:
-        """Where each of the context's rows is in the order of time (`*T x N`)."""
+        """The place of each of the context's rows in the order of time (`*T x N`)."""
         return self.order.argsort(dim=-1)
 
     def _as_they_came(self, values: Tensor, event: int) -> Tensor:
@@ -365,7 +365,7 @@ class MarkovStream(Encoding):
 
     def _with(self, x: Tensor, sites: GaussianSites) -> tuple[tuple[Tensor, GaussianSites], ...]:
         """
-        All pieces and a further one. A piece that is no longer than the next one is joined with it, so that there are
+        Add a further piece to all. A piece that is no longer than the next one is joined with it, so that there are
         never more than a few.
         """
         rows = sites.shape[-1:] if self.strategy.num_latents is None else sites.shape[-2:]

@@ -25,7 +25,7 @@ class Process(NamedTuple):
 
     :param stationary_covariance: (`... x D x D`).
     :param observation: H (`... x K x D`).
-    :param states: The states at all inputs, so many of them at a time (`... x N x D`).
+    :param states: The states at all inputs, this many of them at a time (`... x N x D`).
     :param moments: The mean and the variance of latent functions that have a process each, where these are known
         already (`... x N x 1` each).
     """

@@ -72,7 +72,7 @@ class Posterior:
         return PointMarginals.concatenate([PointMarginals.of(q_f) for q_f in self.in_chunks(x, chunk_size)])
 
     def in_chunks(self, x: Tensor, chunk_size: int | None) -> Iterator[MultivariateNormal]:
-        """q(f) at so many inputs at a time; see :meth:`marginals` for the parameters."""
+        """Compute q(f) at this many inputs at a time; see :meth:`marginals` for the parameters."""
         check_chunk_size(chunk_size)
         x = x.unsqueeze(-1) if x.dim() == 1 else x
         for chunk in [x] if chunk_size is None or chunk_size >= x.shape[-2] else self.encoding.split(x, chunk_size):

@@ -96,7 +96,7 @@ def test_the_protocol_of_the_amedas_experiment(real_data):
 
 
 def ghcn_csv(station, rows, elements=ELEMENTS, elevation="12.0"):
-    """As NCEI has it: everything in quotes, values padded, flags of measurement, quality and source beside each."""
+    """A file as NCEI has it: all in quotes, values padded, flags of measurement, quality and source beside each."""
     columns = [column for element in elements for column in (element, f"{element}_ATTRIBUTES")]
     lines = [["STATION", "DATE", "LATITUDE", "LONGITUDE", "ELEVATION", "NAME", *columns]]
     for date, values in rows.items():

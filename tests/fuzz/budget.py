@@ -13,7 +13,7 @@ def examples(number: int) -> settings:
     """
     The settings of a property.
 
-    :param number: Of examples in `make test`, where all properties together may take a minute.
+    :param number: Examples in `make test`, where all properties together may take a minute.
     """
     return settings(
         max_examples=ASKED_FOR or number,

@@ -63,16 +63,16 @@ class Case:
     :param model: The name of a ready-made model, or "pairs" for one with sites of its inducing points.
     :param network: The name of its network.
     :param observations: The name of its observation model.
-    :param dtype: Of everything.
+    :param dtype: The dtype of everything.
     :param tasks: Pairs of inputs (`N_t x 1`) and outputs (`N_t x P`), which may have no rows.
     :param new: Inputs to predict at (`N* x 1`).
     :param inducing_points: (`M x 1`).
-    :param lengthscale: Of all kernels.
+    :param lengthscale: The lengthscale of all kernels.
     :param weight_scale: What all weights of the decoder are multiplied by.
     :param network_scale: What all weights of the network are multiplied by.
-    :param output_scale: Of all kernels that have one.
-    :param noise: Of the observation model, if it has one.
-    :param seed: Of the parameters and of all draws.
+    :param output_scale: The outputscale of all kernels that have one.
+    :param noise: The noise of the observation model, if it has one.
+    :param seed: The seed of the parameters and of all draws.
     """
 
     model: str

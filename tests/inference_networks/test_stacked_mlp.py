@@ -19,7 +19,7 @@ def evaluate_in_groups(stack, inputs, size):
 
 
 def gradients(outputs, stack, inputs):
-    """Of a number that depends on all outputs in different ways."""
+    """The gradients of a number that depends on all outputs in different ways."""
     weights = torch.linspace(-1, 1, outputs.numel(), dtype=outputs.dtype).view_as(outputs)
     return torch.autograd.grad((outputs * weights).sum(), [inputs, *stack.parameters()])
 

@@ -28,7 +28,7 @@ def make_q_f(*batch_shape, dtype=torch.float64):
 
 
 def brute_force_log_probs(likelihood, q_f, y, samples):
-    """For each sample and row the sum over its observed outputs, entry by entry."""
+    """Sum over the observed outputs of each sample and row, entry by entry."""
     result = torch.zeros(samples.shape[:-1], dtype=y.dtype)
     f = q_f.mean + q_f.variance.sqrt() * samples
     for index in torch.cartesian_prod(*(torch.arange(size) for size in result.shape)).tolist():
@@ -224,7 +224,7 @@ every_q_f = pytest.mark.parametrize(
 
 @every_q_f
 class TestAnalyticExpectation:
-    """With Gaussian noise and a decoder that is linear, or linear and a perceptron."""
+    """Gaussian noise, and a decoder that is linear, or linear and a perceptron."""
 
     def by_quadrature(self, likelihood, q_f, y):
         """The expectation at the judge's points, from K x K covariances, entry by entry."""

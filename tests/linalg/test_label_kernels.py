@@ -17,7 +17,7 @@ def make_kernel(batch_shape=(), num_dims=2, dtype=torch.float64, **options):
 
 
 def expected_matrix(lengthscale, x1, x2):
-    """By its definition, entry by entry (`N x D`, `N' x D`)."""
+    """The matrix by its definition, entry by entry (`N x D`, `N' x D`)."""
     rows = [[(-(a != b).to(a.dtype) / lengthscale).sum().exp() for b in x2] for a in x1]
     return torch.stack([torch.stack(row) for row in rows])
 

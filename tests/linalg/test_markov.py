@@ -51,7 +51,7 @@ def textbook(Phi, P_inf, C, precision, h, m, R):
 
 
 def block_diagonal(transitions):
-    """From blocks in groups (... x N x K x d x d) to matrices (... x N x D x D)."""
+    """Make matrices (... x N x D x D) of blocks in groups (... x N x K x d x d)."""
     blocks = [part[..., k, :, :] for part in transitions for k in range(part.shape[-3])]
     size, first, rows = sum(block.shape[-1] for block in blocks), 0, []
     for block in blocks:

@@ -28,10 +28,10 @@ from gpytorch_sgpvae.linalg.kernels import ScaledRBFKernel
 from gpytorch_sgpvae.linalg.state_space import StateSpace, register_state_space, times_of, to_state_space
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-12}
-# Of angles after a million periods: these are rounded to 1e-10, and so are their sines.
+# The tolerance of angles after a million periods: these are rounded to 1e-10, and so are their sines.
 FAR_TOLERANCE = {"rtol": 0.0, "atol": 1e-8}
 BATCHES = [torch.Size([]), torch.Size([3])]
-# So many are as good as all of them for the periodic kernels here.
+# As good as all harmonics for the periodic kernels here.
 MANY_HARMONICS = 11
 # Lengthscales are about one.
 LAGS = torch.tensor([0.0, 1e-9, 1e-3, 0.2, 0.9, 2.3, 17.0, 1e6], dtype=torch.float64)

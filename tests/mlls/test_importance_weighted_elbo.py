@@ -117,7 +117,7 @@ def test_other_likelihoods_are_an_error():
 
 
 class TestJoint:
-    """Of latent functions that were inferred together."""
+    """Latent functions that were inferred together."""
 
     def make(self, **kwargs):
         model = GPVAE(3, 2, "jointfactornet", **kwargs).double()

@@ -57,7 +57,7 @@ class TestBudget:
 
 class TestMonitor:
     def run(self, scores, interval=1, minutes=1e6):
-        """As a trainer calls it, with a model whose parameter is the number of the step."""
+        """Call it as a trainer does, with a model whose parameter is the number of the step."""
         module, remaining = torch.nn.Linear(1, 1, bias=False), iter(scores)
         torch.nn.init.zeros_(module.weight)
         budget = Budget(interval * (len(scores) - 1), minutes)

@@ -159,7 +159,7 @@ def test_an_odd_file_gets_a_sentence(name, data, match, tmp_path, capsys):
     impute(capsys, tmp_path, match=match, source=tmp_path / name)
 
 
-# Of the options of `impute`.
+# Errors of the options of `impute`.
 OPTIONS = {
     "an encoding that there is not": (["--encoding", "klingon"], "no encoding 'klingon'"),
     "an encoding that is no text": (["--encoding", "base64"], "encoding|not written in base64"),
@@ -178,7 +178,7 @@ def test_an_odd_option_gets_a_sentence(options, match, tmp_path, capsys):
     impute(capsys, tmp_path, *options, match=match)
 
 
-# Of `fit`, all before anything is trained: its options, and the table.
+# Errors of `fit`, all before anything is trained: its options, and the table.
 FITS = {
     "an input that there is not": (["--inputs", "hour"], TEXT, "no column 'hour'"),
     "an output that there is not": (["--outputs", "rain"], TEXT, "no column 'rain'"),
@@ -422,7 +422,7 @@ def test_wrong_usage_is_told_with_the_usage(arguments, capsys):
     assert capsys.readouterr().err.startswith("usage: sgpvae")
 
 
-# Of Python alone.
+# Errors that Python alone can make.
 PARAMETERS = {
     "two tasks": ({"task": ["a", "b"]}, r"The task must be the name of one column, got \['a', 'b'\]"),
     "a number as the task": ({"task": 3}, "The task must be the name of one column, got 3"),

@@ -64,7 +64,7 @@ def imputer(table):
 
 
 def fit(table, inputs, outputs, **options):
-    """As quick as can be; what it has to say about itself is not the matter here."""
+    """Fit as quickly as can be; what it has to say about itself is not the matter here."""
     options = {"max_epochs": 1, "num_latents": 1, "progress": False, **options}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TableWarning)

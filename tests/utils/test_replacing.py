@@ -263,7 +263,7 @@ class TestFullDisks:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         class FullFile(io.BytesIO):
-            """Where nothing goes in, neither at once nor when it is closed."""
+            """A file that nothing goes into, neither at once nor when it is closed."""
 
             write = flush = full
 

@@ -129,7 +129,7 @@ class LargeProducts(torch.utils._python_dispatch.TorchDispatchMode):
 
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_a_training_step_has_seven_products_of_m_by_m_by_n(tasks):
-    """Of A, A Λ Aᵀ and F A forward; of the first two and one each of the others backward."""
+    """Three forward, for A, A Λ Aᵀ and F A; four backward, two for the first and one for each of the others."""
     N, M, K = 3000, 60, 2
     model, likelihood = helpers.make_model(1, K, M), helpers.make_likelihood(1)
     context = Context(*helpers.make_data(tasks, num_points=N, num_outputs=1))
@@ -149,7 +149,7 @@ def test_a_dense_training_step_has_three_products_of_n_by_n_by_n():
 
 
 class TestJoint:
-    """Of latent functions that are inferred together, with a linear decoder: no samples, no K x K matrices."""
+    """Latent functions that are inferred together, with a linear decoder: no samples, no K x K matrices."""
 
     def step(self, num_latents, tasks=2, N=20, J=4, inducing_points=None, shared_inputs=False):
         """A training step; the largest number of entries that a task has."""

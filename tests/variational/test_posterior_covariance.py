@@ -55,7 +55,7 @@ def test_nothing_is_put_together_before_somebody_looks(monkeypatch):
 
 
 class TestJointPosteriorCovariance(LinearOperatorTestCase, unittest.TestCase):
-    """Of K = 2 latent functions at N = 3 points, with an F of its own for each pair of them, or one for all."""
+    """K = 2 latent functions at N = 3 points, with an F of its own for each pair of them, or one for all."""
 
     seed = 0
     batch = ()
@@ -116,7 +116,7 @@ def test_the_blocks_of_points_cost_nothing(monkeypatch):
 
 
 def dense_blocks(q_f):
-    """Of the covariance matrix, point by point."""
+    """The blocks of the covariance matrix, point by point."""
     covar, (N, K) = q_f.covariance_matrix, q_f.event_shape
     if q_f._interleaved:
         return torch.stack([covar[..., n * K : (n + 1) * K, n * K : (n + 1) * K] for n in range(N)], -3)

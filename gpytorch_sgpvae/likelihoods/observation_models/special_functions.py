@@ -10,7 +10,7 @@ from torch import Tensor
 
 # From here on the incomplete beta function is an integral instead of a continued fraction, which would take longer.
 LARGE_BETA_PARAMETER = 300.0
-# The integral is cut off where its integrand is exp(-DROP) of the largest, and takes so many nodes to 12 digits.
+# The integral is cut off where its integrand is exp(-DROP) of the largest, and takes this many nodes to 12 digits.
 DROP = 36.0
 NUM_NODES = 32
 # Where the sixth term of the series of log Φ is 2e-14.

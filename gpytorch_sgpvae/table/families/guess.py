@@ -10,11 +10,11 @@ from .base import skewness
 
 # Counts are small: at least half of those above zero are below SMALL.
 SMALL = 10
-# Counts have no gaps: of the whole numbers from 1 to their median, at least so many occur.
+# Counts have no gaps: of the whole numbers from 1 to their median, at least this many occur.
 LEAST_PRESENT = 2 / 3
 # The least variance of counts, in units of their mean, however few there are: Poisson's is 1.
 LEAST_DISPERSION = 0.5
-# From so many zeros on, a column has a mass there, if no other value is more than half as frequent.
+# From this many zeros on, a column has a mass there, if no other value is more than half as frequent.
 MANY_ZEROS = 0.05
 # Where values have a longer tail than that, their logarithms and square roots are looked at. The skewness of an
 # exponential distribution is 2.
@@ -31,7 +31,7 @@ def guess_family(column: pd.Series) -> str:
     * Numbers of which one is negative are real.
     * Whole numbers are counts if they are small and look like counts (visitors, accidents): the smallest is 0 or 1; at
       least half of those above 0 are below 10; two thirds of the whole numbers from 1 to the median of those above 0
-      occur, so that 0, 5, 10, ... are none; they vary as much as Poisson's, up to what chance does to so many values;
+      occur, so that 0, 5, 10, ... are none; they vary as much as Poisson's, up to what chance does to this many values;
       and their skewness is at least half that of a negative binomial distribution of their mean and variance, up to
       chance again. So months, ratings, whole degrees, years, percentages and hectopascals are no counts.
     * Numbers from 0 are amounts if one in twenty or more is exactly 0, at least twice as many as have any other value.

@@ -36,7 +36,7 @@ class LabelColumn(OutputColumn):
 
     @classmethod
     def check_levels(cls, name: str, levels: Sequence[Any]) -> None:
-        """Raise if the family does not take so many labels."""
+        """Raise if the family does not take this many labels."""
         raise NotImplementedError
 
     @property

@@ -30,7 +30,7 @@ TYPICAL_COUNT = 10.0
 NOISE = 0.1
 # Offsets of logarithms that are tried, in units of the typical value.
 OFFSETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-# Of predictions, in units of the column's.
+# The least variance of predictions, in units of the column's.
 LEAST_VARIANCE = 1e-12
 
 

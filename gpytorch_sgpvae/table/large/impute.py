@@ -43,7 +43,7 @@ def impute_dataset(
     :param source: What :func:`~gpytorch_sgpvae.table.large.source.open_source` opens.
     :param target: Folder of the filled partitions.
     :param intervals: Whether columns for the spread of what is filled are added.
-    :param seed: Of all that is drawn at random.
+    :param seed: The seed of all that is drawn at random.
     :param progress: Whether to show bars.
     :param workers: Processes on this machine.
     :param scheduler: Address of a Dask scheduler whose workers are to be used instead.

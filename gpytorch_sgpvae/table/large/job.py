@@ -46,7 +46,7 @@ class Job:
     :param target: The file that is to be written.
     :param fingerprint: What the output is made of.
     :param intervals: Whether columns for the spread of what is filled are added.
-    :param seed: Of all that is drawn at random.
+    :param seed: The seed of all that is drawn at random.
     """
 
     partition: Partition

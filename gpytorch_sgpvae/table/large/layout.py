@@ -41,10 +41,10 @@ class Survey:
     """
     What is looked up in all partitions before any is filled, from the columns of the task and the time alone.
 
-    :param num_rows: Of each partition.
-    :param tasks: Of each partition, hashes of the tasks in it.
-    :param counts: Of each partition, the rows of these.
-    :param spans: Of each partition, the first and the last time, or None where rows do not run along time.
+    :param num_rows: The number of rows of each partition.
+    :param tasks: Hashes of the tasks in each partition.
+    :param counts: The number of rows of each of these tasks, for each partition.
+    :param spans: The first and the last time of each partition, or None where rows do not run along time.
     """
 
     num_rows: list[int]
@@ -149,12 +149,12 @@ def find_layout(found: Survey, partitions: Sequence[Partition], margin: int | No
 
 
 def _first(order: list[int], sizes: np.ndarray, most: int) -> list[int]:
-    """The first partitions that have so many rows together."""
+    """The first partitions that have this many rows together."""
     return order[: int(np.searchsorted(sizes[order].cumsum(), most)) + 1]
 
 
 def _rows_elsewhere(found: Survey) -> np.ndarray:
-    """For each partition, the rows that its tasks have in others."""
+    """Count, for each partition, the rows that its tasks have in others."""
     hashes, counts = np.concatenate(found.tasks), np.concatenate(found.counts)
     every, numbers = np.unique(hashes, return_inverse=True)
     elsewhere = np.bincount(numbers, counts, len(every))[numbers] - counts
@@ -163,7 +163,7 @@ def _rows_elsewhere(found: Survey) -> np.ndarray:
 
 
 def _partners(found: Survey) -> list[tuple[list[int], list[int]]]:
-    """For each partition, those that hold rows of its tasks."""
+    """Find, for each partition, those that hold rows of its tasks."""
     hashes = np.concatenate(found.tasks)
     partitions = np.repeat(np.arange(len(found.tasks)), [len(tasks) for tasks in found.tasks])
     crossing = np.flatnonzero(np.isin(hashes, found.crossing))

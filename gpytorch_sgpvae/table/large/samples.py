@@ -37,7 +37,7 @@ class Samples:
     :param inputs: The input columns.
     :param task: What tells tasks apart, or None.
     :param rows: Rows of a sample, about.
-    :param seed: Of all that is drawn at random.
+    :param seed: The seed of all that is drawn at random.
     :param progress: Whether to show a bar while tasks are looked up.
     """
 

@@ -45,7 +45,7 @@ scalar_families = pytest.mark.parametrize("family", TOLERANCES, ids=lambda famil
 
 
 def posterior_mean(sites):
-    """Of h with a standard normal prior."""
+    """The posterior mean of h, with a standard normal prior."""
     g, precision = sites
     return array(precision * g / (1 + precision))
 
@@ -56,7 +56,7 @@ def predicted_targets(model, num_points):
 
 
 def exact_posterior_mean(case, model, y):
-    """Of h with a standard normal prior, by the trapezoidal rule."""
+    """The posterior mean of h, with a standard normal prior, by the trapezoidal rule."""
     h = np.linspace(-10, 10, 801)[:, None, None]  # (H, 1, 1)
     log_likelihood = case.oracle(model, np.broadcast_to(h, (len(h), 1, P))).log_prob(array(y))  # (H, N, P)
     weights = scipy.special.softmax(log_likelihood - h**2 / 2, 0)
@@ -152,7 +152,7 @@ def values_of(model, outputs):
 
 
 def gradients_of(sites, leaves):
-    """Of all values with different weights; zeros for what they do not depend on."""
+    """Gradients of all values with different weights; zeros for what they do not depend on."""
     g, precision = sites
     weights = torch.linspace(1, 2, g.shape[-1], dtype=g.dtype)
     total = (weights * (g + precision)).sum() + 0.0 * sum(leaf.sum() for leaf in leaves)
