@@ -244,9 +244,9 @@ def _read(course: _Course, number: int, hours: np.ndarray, random: np.random.Gen
         "extrasystoles": random.poisson(beats.clip(0, 40)).astype(float),
         "confusion": (random.random(N) < 1 / (1 + np.exp(-odds))).astype(float),
         "glucose": ((5.4 + at["sugar"]).clip(2) * np.exp(0.1 * b["glucose"] + noise(0.05))).round(1),
-        "lactate": (0.9 * np.exp(0.2 * b["lactate"] + 0.9 * at["shock"] + noise(0.1))).clip(0.2).round(1),
+        "lactate": (0.9 * (1 + 1.5 * at["shock"]) * np.exp(0.2 * b["lactate"] + noise(0.1))).clip(0.2).round(1),
         "potassium": (potassium + 1.2 * wrong(0.02)).round(1),
-        "creatinine": (75 * np.exp(0.25 * b["creatinine"] + 0.7 * at["kidney"] + noise(0.04))).round(),
+        "creatinine": (75 * (1 + 0.9 * at["kidney"]) * np.exp(0.25 * b["creatinine"] + noise(0.04))).round(),
         "crp": ((3 + 90 * at["late"]) * np.exp(0.3 * b["crp"] + noise(0.06))).clip(1).round(),
         "white_cells": (7 * np.exp(0.25 * b["white_cells"] + 0.6 * np.tanh(a) + noise(0.06))).round(1),
     }

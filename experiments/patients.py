@@ -1,0 +1,240 @@
+"""Patients, generated: irregular times, 80 % missing, unequal lengths, and entries hidden in patients never seen."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from gpytorch_sgpvae import (
+    BernoulliObservations,
+    Context,
+    GaussianObservations,
+    LogNormalObservations,
+    MarkovGPVAE,
+    MixedObservations,
+    NegativeBinomialObservations,
+    Prediction,
+    PrivateLinear,
+    metrics,
+)
+from gpytorch_sgpvae.datasets import Normalizer, patients
+from gpytorch_sgpvae.datasets.patients import OUTPUTS
+from gpytorch_sgpvae.linalg.kernels import add_private_groups, default_grouped_kernel
+from gpytorch_sgpvae.models import AmortizedModel
+from gpytorch_sgpvae.table import SGPVAEImputer, TableWarning
+from gpytorch_sgpvae.table.baselines import fill_by_interpolation, fill_by_last_value, fill_by_mean
+from gpytorch_sgpvae.table.boosting import fill_by_boosting
+from gpytorch_sgpvae.training import TaskDataset, TaskLoader
+
+from .experiment import Experiment, Outcome
+from .runs import Run
+from .training import PREDICTION_SAMPLES, Task, optimize
+
+# The share of the entries of a test patient that are hidden.
+HIDDEN = 0.25
+# Methods without a distribution have the errors of hidden entries of this share of the training patients.
+SPARE = 0.2
+POSITIVE = ("glucose", "lactate", "creatinine", "crp", "white_cells")
+COUNT, FLAG = "extrasystoles", "confusion"
+IS_NUMBER = torch.tensor([name not in (COUNT, FLAG) for name in OUTPUTS])
+
+NUM_SHARED, NUM_PRIVATE = 6, 1
+# Hours over which shared functions change, at the start.
+SHORTEST, LONGEST = 2.0, 50.0
+LEARNING_RATE = 2e-2
+# The least standard deviation of a filling: few spare entries may all be right.
+LEAST_ERROR = 1e-6
+
+
+class Size(NamedTuple):
+    """
+    :param train: Patients to learn from.
+    :param test: Patients to be judged on.
+    :param steps: Steps of training, of a batch of patients each.
+    :param batch: Patients in a batch.
+    :param epochs: Rounds that the imputer may take at most.
+    """
+
+    train: int = 200
+    test: int = 100
+    steps: int = 400
+    batch: int = 8
+    epochs: int | None = None
+
+
+SMOKE = Size(train=10, test=4, steps=1, batch=2, epochs=1)
+
+
+class Ward(NamedTuple):
+    """
+    Patients, those to learn from first.
+
+    :param table: What is known of all of them.
+    :param truth: The entries that are hidden of test patients, NaN elsewhere (`N x P`).
+    :param spare: Entries of some training patients that may be hidden to learn how large errors are (`N x P`).
+    :param is_test: True for the rows of test patients (`N`).
+    """
+
+    table: pd.DataFrame
+    truth: np.ndarray
+    spare: np.ndarray
+    is_test: np.ndarray
+
+    @property
+    def train(self) -> pd.DataFrame:
+        return self.table[~self.is_test]
+
+    @property
+    def test(self) -> pd.DataFrame:
+        return self.table[self.is_test]
+
+
+def make_ward(num_train: int, num_test: int, seed: int) -> Ward:
+    """Other patients for each seed."""
+    random = np.random.default_rng([seed, 1])
+    table = patients(num_train + num_test, seed).table
+    # patients come in the order of time, and are shuffled
+    place = random.permutation(num_train + num_test)[table["patient"].to_numpy() - 1]
+    order = np.argsort(place, kind="stable")
+    table, place = table.iloc[order].reset_index(drop=True), place[order]
+    values = table[OUTPUTS].to_numpy()
+    drawn = random.random(values.shape) < HIDDEN
+    is_test, is_spare = place >= num_train, place < SPARE * num_train
+    truth = np.where(drawn & is_test[:, None], values, np.nan)
+    spare = np.where(drawn & is_spare[:, None], values, np.nan)
+    table[OUTPUTS] = np.where(np.isnan(truth), values, np.nan)
+    return Ward(table, truth, spare, is_test)
+
+
+def run(run: Run, smoke: bool) -> Outcome:
+    size = SMOKE if smoke else Size()
+    return Outcome(judge(run.model, make_ward(size.train, size.test, run.seed), size, run.seed))
+
+
+def judge(model: str, ward: Ward, size: Size, seed: int) -> dict[str, float]:
+    """Scores of the hidden entries of test patients, in standard deviations of what is known of the training patients."""
+    start = time.process_time()
+    if model in MODELS:
+        prediction = MODELS[model](ward, size, seed)
+    else:
+        prediction = with_errors(ward, partial(FILLINGS[model], seed=seed))
+    seconds = time.process_time() - start
+    truth = torch.tensor(ward.truth[ward.is_test])
+    scale = torch.tensor(ward.train[OUTPUTS].std().to_numpy())  # (P,)
+    errors = {
+        "srmse": metrics.rmse(prediction, truth) / scale,
+        "smae": metrics.mae(prediction.quantile(0.5), truth) / scale,
+        "scrps": metrics.crps(prediction, truth) / scale,
+    }
+    covered = metrics.coverage(prediction, truth)
+    return {
+        **{name: values.mean().item() for name, values in errors.items()},
+        "coverage": covered[IS_NUMBER].mean().item(),
+        "processor_seconds": seconds,
+        **{f"srmse_{name}": value for name, value in zip(OUTPUTS, errors["srmse"].tolist(), strict=True)},
+    }
+
+
+def with_markov(ward: Ward, size: Size, seed: int) -> Prediction:
+    """The ready-made model for time series, with families for all outputs, trained on one patient after the other."""
+    normalizer = units(ward.train)
+    train, test = (
+        [(x, normalizer.normalize(y)) for x, y in tasks_of(table)] for table in (ward.train, ward.test)
+    )
+    model = make_model()
+    model.initialize_from(Context.pad(train))
+    loader = TaskLoader(TaskDataset(train), size.batch, group_by_length=True, seed=seed)
+    batches = (batch for _ in count() for batch in loader)
+    optimize(model, lambda: model.loss(next(batches).context), size.steps, LEARNING_RATE, "cosine")
+    predictions = [model.predict(x, (x, y), PREDICTION_SAMPLES) for x, y in test]
+    return Prediction.concatenate(predictions, torch.arange(len(ward.test))).rescale(*normalizer)
+
+
+def make_model() -> AmortizedModel:
+    """Shared latent functions, rough and smooth ones, and a rough one for each output, inferred together."""
+    kinds = {COUNT: NegativeBinomialObservations, FLAG: BernoulliObservations}
+    kinds |= dict.fromkeys(POSITIVE, LogNormalObservations)
+    kernel = default_grouped_kernel(NUM_SHARED, 1, shortest=SHORTEST, longest=LONGEST)
+    model = MarkovGPVAE(
+        len(OUTPUTS),
+        NUM_SHARED,
+        kernel=add_private_groups(kernel, len(OUTPUTS), NUM_PRIVATE, 1),
+        decoder=PrivateLinear(NUM_SHARED, len(OUTPUTS), NUM_PRIVATE),
+        observation_model=MixedObservations([kinds.get(name, GaussianObservations)(1) for name in OUTPUTS]),
+        num_private=NUM_PRIVATE,
+    )
+    return model.double()
+
+
+def tasks_of(table: pd.DataFrame) -> list[Task]:
+    """Hours since the first row of each patient (`N x 1`), and the outputs (`N x P`)."""
+    tasks = []
+    for _, rows in table.groupby("patient", sort=False):
+        hours = (rows["time"] - rows["time"].iloc[0]).dt.total_seconds().to_numpy() / 3600
+        tasks.append((torch.tensor(hours).unsqueeze(-1), torch.tensor(rows[OUTPUTS].to_numpy())))
+    return tasks
+
+
+def units(table: pd.DataFrame) -> Normalizer:
+    """Numbers are standardized, positive ones divided by their median; counts and flags stay as they are."""
+    mean, stddev = table[OUTPUTS].mean(), table[OUTPUTS].std()
+    for name in (*POSITIVE, COUNT, FLAG):
+        mean[name], stddev[name] = 0.0, table[name].median() if name in POSITIVE else 1.0
+    return Normalizer(torch.tensor(mean.to_numpy()), torch.tensor(stddev.to_numpy()))
+
+
+def with_imputer(ward: Ward, size: Size, seed: int) -> Prediction:
+    """The imputer of tables by its defaults: it is told the names of the columns, and nothing else."""
+    imputer = SGPVAEImputer(
+        ["time"], OUTPUTS, task="patient", max_epochs=size.epochs, compare=False, seed=seed, progress=False
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TableWarning)
+        return imputer.fit(ward.train).predictive(ward.test, context=ward.test)
+
+
+def with_errors(ward: Ward, fill: Callable[[pd.DataFrame, np.ndarray], pd.DataFrame]) -> Prediction:
+    """
+    A filled table with error bars: the root mean squared error of the spare entries, which are hidden too.
+
+    :param fill: Fills the wanted entries (`N x P`, boolean) of a table.
+    """
+    table = ward.table.copy()
+    table[OUTPUTS] = table[OUTPUTS].mask(~np.isnan(ward.spare))
+    filled = fill(table, ~np.isnan(ward.spare) | ~np.isnan(ward.truth))[OUTPUTS].to_numpy(float)
+    stddev = torch.tensor(np.sqrt(np.nanmean((filled - ward.spare) ** 2, axis=0)))  # (P,)
+    mean = torch.tensor(filled[ward.is_test])
+    return Prediction.gaussian(mean, stddev.clamp_min(LEAST_ERROR).expand_as(mean))
+
+
+MODELS: dict[str, Callable[[Ward, Size, int], Prediction]] = {"markov": with_markov, "imputer": with_imputer}
+# Functions of a table, of what is wanted of it, and of a seed.
+FILLINGS: dict[str, Callable[[pd.DataFrame, np.ndarray, int], pd.DataFrame]] = {
+    "boosting": lambda table, wanted, seed: fill_by_boosting(
+        table, ["time"], OUTPUTS, "patient", seed=seed, wanted=wanted
+    ),
+    "interpolation": lambda table, wanted, seed: fill_by_interpolation(table, ["time"], OUTPUTS, "patient"),
+    "last": lambda table, wanted, seed: fill_by_last_value(table, ["time"], OUTPUTS, "patient"),
+    "mean": lambda table, wanted, seed: fill_by_mean(table, OUTPUTS),
+}
+
+
+PATIENTS = Experiment(
+    title="Patients",
+    run=run,
+    trained=(),
+    baselines=(*MODELS, *FILLINGS),
+    deterministic=(),
+    columns=("processor_seconds", "smae", "srmse"),
+    published={},
+    seeds=3,
+    text="",
+)
