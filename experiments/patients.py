@@ -78,7 +78,7 @@ class Size(NamedTuple):
     epochs: int | None = None
 
 
-SMOKE = Size(train=10, test=4, steps=1, batch=2, epochs=1)
+SMOKE = Size(train=16, test=8, steps=1, batch=2, epochs=1)
 
 
 class Ward(NamedTuple):
@@ -144,8 +144,8 @@ def judge(model: str, ward: Ward, size: Size, seed: int) -> dict[str, float]:
     }
     covered = metrics.coverage(prediction, truth)
     return {
-        **{name: values.mean().item() for name, values in errors.items()},
-        "coverage": covered[IS_NUMBER].mean().item(),
+        **{name: values.nanmean().item() for name, values in errors.items()},
+        "coverage": covered[IS_NUMBER].nanmean().item(),
         "processor_seconds": seconds,
         **{f"srmse_{name}": value for name, value in zip(OUTPUTS, errors["srmse"].tolist(), strict=True)},
     }
@@ -273,7 +273,9 @@ def with_errors(ward: Ward, fill: Callable[[pd.DataFrame, np.ndarray], pd.DataFr
     table = ward.table.copy()
     table[OUTPUTS] = table[OUTPUTS].mask(~np.isnan(ward.spare))
     filled = fill(table, ~np.isnan(ward.spare) | ~np.isnan(ward.truth))[OUTPUTS].to_numpy(float)
-    stddev = torch.tensor(np.sqrt(np.nanmean((filled - ward.spare) ** 2, axis=0)))  # (P,)
+    errors = pd.DataFrame(filled - ward.spare, columns=OUTPUTS)
+    # of an output without spare entries, as in the shortest runs, the standard deviation
+    stddev = torch.tensor((errors**2).mean().pow(0.5).fillna(table[OUTPUTS].std()).to_numpy())  # (P,)
     mean = torch.tensor(filled[ward.is_test])
     return Prediction.gaussian(mean, stddev.clamp_min(LEAST_ERROR).expand_as(mean))
 
