@@ -104,6 +104,17 @@ class Ward(NamedTuple):
     def test(self) -> pd.DataFrame:
         return self.table[self.is_test]
 
+    @property
+    def is_asked(self) -> np.ndarray:
+        """True for the rows of test patients with hidden entries (`N`)."""
+        return ~np.isnan(self.truth).all(1)
+
+    @property
+    def asked_by_patient(self) -> list[np.ndarray]:
+        """The same for the rows of each test patient."""
+        numbers = self.test.groupby("patient", sort=False).ngroup().to_numpy()
+        return np.split(self.is_asked[self.is_test], np.flatnonzero(np.diff(numbers)) + 1)
+
 
 def make_ward(num_train: int, num_test: int, seed: int) -> Ward:
     """Other patients for each seed."""
@@ -128,14 +139,14 @@ def run(run: Run, smoke: bool) -> Outcome:
 
 
 def judge(model: str, ward: Ward, size: Size, seed: int) -> dict[str, float]:
-    """Scores of the hidden entries of test patients, in standard deviations of what is known of the training patients."""
+    """Scores of the hidden entries of test patients, in standard deviations of what training patients have."""
     start = time.process_time()
     if model in MODELS:
         prediction = MODELS[model](ward, size, seed)
     else:
         prediction = with_errors(ward, partial(FILLINGS[model], seed=seed))
     seconds = time.process_time() - start
-    truth = torch.tensor(ward.truth[ward.is_test])
+    truth = torch.tensor(ward.truth[ward.is_asked])
     scale = torch.tensor(ward.train[OUTPUTS].std().to_numpy())  # (P,)
     errors = {
         "srmse": metrics.rmse(prediction, truth) / scale,
@@ -160,10 +171,10 @@ def with_markov(ward: Ward, size: Size, seed: int) -> Prediction:
     loader = TaskLoader(TaskDataset(train), size.batch, group_by_length=True, seed=seed)
     batches = (batch for _ in count() for batch in loader)
     optimize(model, lambda: model.loss(next(batches).context), size.steps, LEARNING_RATE, "cosine")
-    predictions = [model.predict(x, (x, y), PREDICTION_SAMPLES) for x, y in test]
-    return units.denormalize(
-        torch.cat([x for x, _ in test]), Prediction.concatenate(predictions, torch.arange(len(ward.test)))
-    )
+    asked = [x[rows] for (x, _), rows in zip(test, ward.asked_by_patient, strict=True)]
+    predictions = [model.predict(x, task, PREDICTION_SAMPLES) for x, task in zip(asked, test, strict=True) if len(x)]
+    x = torch.cat(asked)
+    return units.denormalize(x, Prediction.concatenate(predictions, torch.arange(len(x))))
 
 
 def make_model() -> AmortizedModel:
@@ -261,7 +272,7 @@ def with_imputer(ward: Ward, size: Size, seed: int) -> Prediction:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TableWarning)
-        return imputer.fit(ward.train).predictive(ward.test, context=ward.test)
+        return imputer.fit(ward.train).predictive(ward.table[ward.is_asked], context=ward.test)
 
 
 def with_errors(ward: Ward, fill: Callable[[pd.DataFrame, np.ndarray], pd.DataFrame]) -> Prediction:
@@ -276,7 +287,7 @@ def with_errors(ward: Ward, fill: Callable[[pd.DataFrame, np.ndarray], pd.DataFr
     errors = pd.DataFrame(filled - ward.spare, columns=OUTPUTS)
     # of an output without spare entries, as in the shortest runs, the standard deviation
     stddev = torch.tensor((errors**2).mean().pow(0.5).fillna(table[OUTPUTS].std()).to_numpy())  # (P,)
-    mean = torch.tensor(filled[ward.is_test])
+    mean = torch.tensor(filled[ward.is_asked])
     return Prediction.gaussian(mean, stddev.clamp_min(LEAST_ERROR).expand_as(mean))
 
 

@@ -28,6 +28,8 @@ PANELS = {
 # The share of patients in whom an output is never measured, whatever their state.
 NEVER = {"extrasystoles": 0.4, "confusion": 0.3, "crp": 0.2, "lactate": 0.3, "respiration": 0.1}
 MEALS = (8.0, 13.0, 19.0)
+# What follows inflammation a day later, a drug against fever, fluctuations of the nervous system: the others say it.
+STATES = ("inflammation", "late", "volume", "kidney", "sugar", "shock", "lungs", "drug", "heart")
 
 
 class PatientTable(NamedTuple):
@@ -43,19 +45,17 @@ class PatientTable(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """The hidden course of patients, step by step (`S x T` each), and what is particular about each of them."""
+    """
+    The hidden course of patients.
 
-    inflammation: np.ndarray
-    late: np.ndarray  # what follows inflammation a day later
-    volume: np.ndarray
-    kidney: np.ndarray
-    sugar: np.ndarray
-    shock: np.ndarray
-    lungs: np.ndarray
-    drug: np.ndarray  # against fever
-    heart: np.ndarray  # fluctuations of the autonomic nervous system
-    clock: np.ndarray
-    own: dict[str, np.ndarray]  # (T), standard normal, for each output
+    :param states: Of each name in STATES the values in steps of the simulation (`S x T`).
+    :param admitted: The time of day at which each came, in hours (`T`).
+    :param own: What is particular about each, for each output: standard normal numbers (`T`).
+    """
+
+    states: dict[str, np.ndarray]
+    admitted: np.ndarray
+    own: dict[str, np.ndarray]
 
 
 def patients(num_patients: int = 100, seed: int = 0) -> PatientTable:
@@ -74,9 +74,9 @@ def patients(num_patients: int = 100, seed: int = 0) -> PatientTable:
     and so on for lactate, oxygen and sugar. Treatments answer to the state, and jump: fluids when the pressure is low,
     a drug when the fever is high, insulin when the sugar is; meals come at 8, 13 and 19 o'clock, and temperature,
     pulse and pressure follow the time of day. Outputs are nonlinear functions of all this, with an offset of each
-    patient's own, noise, rounding, and readings that are plainly wrong (one in a hundred, or in fifty). Among them are positive
-    ones with long tails (glucose, lactate, creatinine, C-reactive protein, white cells), a percentage that ends at 100
-    (saturation), a count (extrasystoles a minute) and a flag (confusion).
+    patient's own, noise, rounding, and readings that are plainly wrong (one in a hundred, or in fifty). Among them are
+    positive ones with long tails (glucose, lactate, creatinine, C-reactive protein, white cells), a percentage that
+    ends at 100 (saturation), a count (extrasystoles a minute) and a flag (confusion).
 
     Times are irregular: rounds come every two or three hours, more often to patients who are more ill, and measure some
     vital signs; blood is drawn at other times, for one panel of values or another. Stays last from 6 hours to a week,
@@ -101,7 +101,8 @@ def patients(num_patients: int = 100, seed: int = 0) -> PatientTable:
     random = np.random.default_rng(seed)
     admission = np.sort(random.uniform(0, 365, num_patients)).round(4)  # days, about to the minute
     course = _simulate(24 * (admission % 1), random)
-    tables, truths = [], []
+    tables: list[Any] = []
+    truths: list[Any] = []
     for number in range(num_patients):
         hours, measured = _timetable(course, number, random)
         readings = _read(course, number, hours, random)  # (N, P)
@@ -110,8 +111,8 @@ def patients(num_patients: int = 100, seed: int = 0) -> PatientTable:
             "time": pandas.Timestamp("2024-01-01")
             + pandas.to_timedelta(np.round(60 * (24 * admission[number] + hours)), unit="min"),
         }
-        for tables_of, values in ((tables, np.where(measured, readings, np.nan)), (truths, readings)):
-            tables_of.append(pandas.DataFrame(places | dict(zip(OUTPUTS, values.T, strict=True))))
+        for frames, values in ((tables, np.where(measured, readings, np.nan)), (truths, readings)):
+            frames.append(pandas.DataFrame(places | dict(zip(OUTPUTS, values.T, strict=True))))
     return PatientTable(*(pandas.concat(parts, ignore_index=True) for parts in (tables, truths)))
 
 
@@ -129,18 +130,17 @@ def _simulate(admitted: np.ndarray, random: np.random.Generator) -> _Course:
     sensitivity = np.exp(0.4 * random.standard_normal(T))  # to insulin
     bleeding = np.where(random.random(T) < 0.15, random.exponential(0.04, T), 0.0)
     stops = random.uniform(4, 48, T)
-    names = [name for name in _Course._fields if name not in ("clock", "own")]
-    state = {name: np.zeros(T) for name in names}
+    state = {name: np.zeros(T) for name in STATES}
     # they have been ill for a while when they come
     state["inflammation"] = infection * random.uniform(0.3, 1.2, T)
     state["late"] = state["inflammation"] * random.uniform(0.1, 1.0, T)
     state["volume"] = -0.4 * random.exponential(1, T)
     last_fluids, last_drug, last_insulin = np.full((3, T), -np.inf)
-    path = {name: np.empty((S, T)) for name in names}
-    clock = (admitted + STEP * np.arange(S)[:, None]) % 24  # (S, T)
+    path = {name: np.empty((S, T)) for name in STATES}
     for step in range(S):
-        hour, of_day = STEP * step, clock[step]
-        for name in names:
+        hour = STEP * step
+        of_day = (admitted + hour) % 24  # (T,)
+        for name in STATES:
             path[name][step] = state[name]
         now = dict(state)
         a, volume = now["inflammation"], now["volume"]
@@ -173,7 +173,7 @@ def _simulate(admitted: np.ndarray, random: np.random.Generator) -> _Course:
         state["drug"] = state["drug"] + drug
         state["sugar"] = state["sugar"] - 2.5 * insulin
         state["heart"] = state["heart"] + np.sqrt(2 * STEP / 1.5) * random.standard_normal(T)
-    return _Course(**path, clock=clock, own=own)
+    return _Course(path, admitted, own)
 
 
 def _timetable(course: _Course, number: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -181,7 +181,8 @@ def _timetable(course: _Course, number: int, random: np.random.Generator) -> tup
     absent = np.array([random.random() < NEVER.get(name, 0.02) for name in OUTPUTS])
     absent[0] &= not absent.all()
     stay = np.clip(MEDIAN * np.exp(0.9 * random.standard_normal()), SHORTEST, LONGEST)
-    illness = np.clip(0.6 * course.inflammation[:, number] + 0.6 * course.shock[:, number], 0, 1)  # (S,)
+    states = course.states
+    illness = np.clip(0.6 * states["inflammation"][:, number] + 0.6 * states["shock"][:, number], 0, 1)  # (S,)
     measured: dict[float, np.ndarray] = {}
 
     def visit(hour: float, chosen: np.ndarray) -> None:
@@ -206,15 +207,11 @@ def _timetable(course: _Course, number: int, random: np.random.Generator) -> tup
 
 def _read(course: _Course, number: int, hours: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """What all instruments show at some times (`N x P`)."""
-    steps = STEP * np.arange(len(course.clock))
-    at = {
-        name: np.interp(hours, steps, getattr(course, name)[:, number])
-        for name in _Course._fields
-        if name not in ("clock", "own")
-    }
+    steps = STEP * np.arange(len(course.states["late"]))
+    at = {name: np.interp(hours, steps, course.states[name][:, number]) for name in STATES}
     b = {name: course.own[name][number] for name in OUTPUTS}
     N = len(hours)
-    clock = (course.clock[0, number] + hours) % 24
+    clock = (course.admitted[number] + hours) % 24
     day = np.cos(2 * np.pi * (clock - 17) / 24)
     a, volume = at["inflammation"], at["volume"]
     fever = 1.7 * np.tanh(a) - 0.8 * at["drug"] * np.tanh(a)

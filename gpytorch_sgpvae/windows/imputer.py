@@ -37,8 +37,8 @@ class Validation(NamedTuple):
 class WindowImputer:
     r"""
     Fills windows of time series by the convention of `PyPOTS`_, in the place of `pypots.imputation.SAITS` and the like:
-    the same dictionaries with the keys `X` and `X_ori`, the same methods, NumPy arrays of the same shapes back; and with
-    every filled value an interval. It needs no PyPOTS.
+    the same dictionaries with the keys `X` and `X_ori`, the same methods, NumPy arrays of the same shapes back, and
+    with every filled value an interval. It needs no PyPOTS.
 
     The model is the linear one of :func:`~gpytorch_sgpvae.models.window_model`, whose posterior is exact for any
     pattern of holes. A window of N steps and P features with the known entries :math:`\mathbf y^o` is filled by
@@ -140,7 +140,7 @@ class WindowImputer:
         if val_set is not None:
             validation = Validation(*self._read(val_set, "val_set", file_type, "X", "X_ori"))
             if not (validation.X.isnan() & ~validation.X_ori.isnan()).any():
-                raise ValueError("Nothing is hidden in val_set: X must have NaN where X_ori has values to compare with.")
+                raise ValueError("Nothing is hidden in val_set: expected NaN in X where X_ori has values.")
         self._normalizer = Normalizer.fit([X.flatten(0, 1)])
         self._factors = torch.ones_like(self._factors)
         windows = self._normalizer.normalize(X)
