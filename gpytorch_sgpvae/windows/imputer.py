@@ -20,6 +20,8 @@ from .sets import WindowSet, read_windows
 NUM_FIRST = 200
 # The file format; to be raised when older versions could no longer read what is written.
 KIND, FORMAT = "gpytorch_sgpvae.windows", 1
+# What the names of the model's tensors begin with, there.
+MODEL = "model."
 # Fewer hidden entries of an output do not tell how wide its intervals should be.
 FEWEST_ENTRIES = 20
 
@@ -228,18 +230,9 @@ class WindowImputer:
         path = Path(saving_path)
         if path.exists() and not overwrite:
             raise FileExistsError(f"{path} exists: choose another name, or replace it with overwrite=True.")
-        normalizer = self._fitted
+        tensors = self._tensors(self._fitted)
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {
-            "kind": KIND,
-            "format": FORMAT,
-            "shape": self._shape,
-            "mean": normalizer.mean,
-            "stddev": normalizer.stddev,
-            "factors": self._factors,
-            "model": dict(self.model.state_dict()),
-        }
-        write_tensors(path, content)
+        write_tensors(path, {"kind": KIND, "format": FORMAT, "arguments": self._arguments, "tensors": tensors})
 
     def load(self, path: str | Path) -> None:
         """
@@ -250,19 +243,29 @@ class WindowImputer:
         content = read_tensors(Path(path), self.device)
         if not isinstance(content, dict) or content.get("kind") != KIND or content.get("format") != FORMAT:
             raise ValueError(f"{path} has not been written by WindowImputer.save of this version.")
-        if content["shape"] != self._shape:
-            names = ", ".join(f"{name}={value!r}" for name, value in content["shape"].items())
-            raise ValueError(f"{path} holds a model of another shape: make a WindowImputer with {names}.")
-        check_finite(content["model"], self.model.state_dict(), str(path))
-        self.model.load_state_dict(content["model"])
+        if content["arguments"] != self._arguments:
+            raise ValueError(
+                f"{path} holds a model of other arguments: make a WindowImputer with "
+                f"{', '.join(f'{name}={value!r}' for name, value in content['arguments'].items())}."
+            )
+        tensors, like = content["tensors"], self._tensors(Normalizer(self._factors, self._factors))
+        if {name: value.shape for name, value in tensors.items()} != {name: ours.shape for name, ours in like.items()}:
+            raise ValueError(f"{path} has not the tensors that its arguments say: take another copy.")
+        check_finite(tensors, like, str(path))
+        self._normalizer = Normalizer(tensors.pop("mean"), tensors.pop("stddev"))
+        self._factors = tensors.pop("factors")
+        self.model.load_state_dict({name.removeprefix(MODEL): value for name, value in tensors.items()})
         self.model.eval()
-        self._normalizer = Normalizer(content["mean"], content["stddev"])
-        self._factors = content["factors"]
 
     @property
-    def _shape(self) -> dict[str, Any]:
+    def _arguments(self) -> dict[str, Any]:
         """The arguments that decide which parameters the model has."""
         return {name: getattr(self, name) for name in ("n_steps", "n_features", "n_latents", "periods")}
+
+    def _tensors(self, normalizer: Normalizer) -> dict[str, Tensor]:
+        """All that was learnt, by the names it has in a file."""
+        own = {f"{MODEL}{name}": value for name, value in self.model.state_dict().items()}
+        return {"mean": normalizer.mean, "stddev": normalizer.stddev, "factors": self._factors, **own}
 
     @property
     def _fitted(self) -> Normalizer:

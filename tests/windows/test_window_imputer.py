@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gpytorch_sgpvae.models import window_model
+from gpytorch_sgpvae.utils.tensor_files import read_tensors, write_tensors
 from gpytorch_sgpvae.windows import WindowImputer
 
 STEPS, FEATURES = 8, 3
@@ -163,9 +164,24 @@ def test_what_was_saved_fills_the_same(fitted, tmp_path):
     fitted.save(path, overwrite=True)
     with pytest.raises(ValueError, match=f"make a WindowImputer with n_steps={STEPS}, n_features={FEATURES}"):
         WindowImputer(STEPS, FEATURES + 1).load(path)
-    torch.save({"kind": "another"}, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match=r"other\.pt"):
-        loaded.load(tmp_path / "other.pt")
+
+
+def test_files_that_are_no_saved_imputer_are_refused(fitted, tmp_path):
+    path = tmp_path / "windows.pt"
+    fitted.save(path)
+    for change, message in (
+        (lambda content: content.update(kind="another"), "has not been written by WindowImputer"),
+        (lambda content: content["tensors"]["mean"].fill_(torch.nan), "3 numbers in mean that are not finite"),
+        (lambda content: content["tensors"].pop("factors"), "take another copy"),
+    ):
+        content = read_tensors(path)
+        change(content)
+        write_tensors(tmp_path / "changed.pt", content)
+        with pytest.raises(ValueError, match=message):
+            WindowImputer(STEPS, FEATURES).load(tmp_path / "changed.pt")
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(ValueError, match="damaged"):
+        WindowImputer(STEPS, FEATURES).load(path)
 
 
 @pytest.mark.skipif(find_spec("h5py") is None, reason="h5py is not installed")
