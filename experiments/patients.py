@@ -38,6 +38,7 @@ from gpytorch_sgpvae.table.boosting import fill_by_boosting
 from gpytorch_sgpvae.training import TaskDataset, TaskLoader
 
 from .experiment import Experiment, Outcome
+from .patient_figure import draw
 from .runs import Run
 from .training import PREDICTION_SAMPLES, Task, optimize
 
@@ -310,9 +311,10 @@ PATIENTS = Experiment(
     trained=(),
     baselines=(*MODELS, *FILLINGS),
     deterministic=(),
-    columns=("processor_seconds", "smae", "srmse"),
+    columns=("srmse", "smae", "processor_seconds"),
     published={},
     seeds=3,
+    figure=draw,
     text="Generated: 150 patients to learn from and 60 others to be judged on, each with 6 to 200 rows at "
     "irregular times and 13 outputs, of which 80 % are missing: vital signs, laboratory values with long tails, a "
     "count and a flag (`gpytorch_sgpvae.datasets.patients`: relaxations, treatments, the hour of the day and "
