@@ -5,6 +5,7 @@ from __future__ import annotations
 from .balls import BALL, BALLS
 from .eeg_large import EEG_LARGE
 from .experiment import Experiment
+from .patients import PATIENTS
 from .series import SERIES
 from .small import EEG, JURA
 from .weather import AMEDAS, JAPAN
@@ -18,4 +19,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     "ball": BALL,
     "balls": BALLS,
     "series": SERIES,
+    "patients": PATIENTS,
 }

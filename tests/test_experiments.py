@@ -40,7 +40,7 @@ from experiments.training import optimize, optimize_for, training_elbo
 from experiments.weather import Regression
 from gpytorch_sgpvae import Context, FreeFormSites, Prediction, models, refine
 
-GENERATED = ("ball", "balls", "series")
+GENERATED = ("ball", "balls", "series", "patients")
 NETWORKS = list(models.NETWORKS)
 
 

@@ -31,6 +31,7 @@ ORDER = [
     "plotting",
     "datasets",
     "training",
+    "windows",
     "table",
     "botorch",
 ]

@@ -14,10 +14,12 @@ from .eeg import load_eeg, load_eeg_recordings
 from .weather import load_amedas, load_japan_weather
 from .sensor_table import SensorTable, sensor_table
 from .weather_table import WeatherTable, weather_table
+from .patients import PatientTable, patients
 
 __all__ = [
     "BouncingBalls",
     "Normalizer",
+    "PatientTable",
     "SensorTable",
     "TaskData",
     "WeatherTable",
@@ -29,6 +31,7 @@ __all__ = [
     "load_eeg_recordings",
     "load_japan_weather",
     "load_jura",
+    "patients",
     "sensor_table",
     "weather_table",
 ]

@@ -16,6 +16,9 @@ from .numbers import is_date, read_anything, read_outputs
 
 # An output with fewer known entries is interpolated.
 MIN_ENTRIES = 20
+# A feature that is known of fewer entries is left out: scikit-learn refuses one that is known of none, as may happen in
+# the nine tenths that are left when it has set entries aside to stop by.
+FEWEST_TOLD = 10
 # The share of entries that trees learn from with all that surrounds them; others lack what some hole lacks.
 WHOLE_SHARE = 0.5
 # How many other places an entry is told of, and among how many of the closest these are looked for.
@@ -93,7 +96,7 @@ def _regress(
     rows = random.permutation(np.flatnonzero(~np.isnan(column)))[:max_rows]
     like = np.where(random.random(len(rows)) < WHOLE_SHARE, -1, random.choice(holes, len(rows)))
     features = table.features(output, rows, table.lacking(output, like))
-    told = ~np.isnan(features).all(0)
+    told = (~np.isnan(features)).sum(0) >= FEWEST_TOLD
     errors = column[rows] - features[:, 0]  # of the guess
     centre, scale = errors.mean(), errors.std()
     unknown = table.features(output, holes, table.lacking(output, np.full(len(holes), -1)))

@@ -156,7 +156,10 @@ class DenseJointEncoding(Encoding):
         prior = self.strategy.priors(self.x, x)
         N, sites = self.x.shape[-2], self.sites.to(self.posterior.weights.dtype)
         Kff, Kfs, Kss = self.prior[1], *(prior.covariance(i, 1).to_dense() for i in (0, 1))
-        root = root_of_rounded(_joint(Kff, Kfs, Kss))  # (*T, K, N + N*, N + N*)
+        root = root_of_rounded(_joint(Kff, Kfs, Kss))
+        # tasks that share their inputs share the root, but no draws
+        tasks = torch.broadcast_shapes(self.tasks, root.shape[:-3])
+        root = root.expand(*tasks, *root.shape[-3:])  # (*T, K, N + N*, N + N*)
         paths = root @ torch.randn(n, *root.shape[:-1], 1, dtype=root.dtype, device=root.device)
         seen, new = paths.squeeze(-1).split([N, x.shape[-2]], dim=-1)  # (n, *T, K, N), (n, *T, K, N*)
         known = sites.precision > 0  # (*T, J, N)

@@ -12,7 +12,7 @@ LOADERS = ["load_jura", "load_eeg", "load_eeg_recordings", "load_amedas"]
 @pytest.mark.parametrize("name", datasets.__all__)
 def test_every_public_name_is_documented_with_an_example(name):
     doc = getattr(datasets, name).__doc__
-    assert ">>>" in doc or name in ("BouncingBalls", "SensorTable", "WeatherTable")
+    assert ">>>" in doc or name in ("BouncingBalls", "PatientTable", "SensorTable", "WeatherTable")
 
 
 @pytest.mark.parametrize("name", LOADERS)

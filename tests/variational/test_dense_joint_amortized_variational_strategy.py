@@ -62,6 +62,23 @@ def test_draws_have_the_mean_and_the_covariance_of_q(tasks):
     assert (error.abs() < 6 / 200 * scale.unsqueeze(-1) * scale.unsqueeze(-2)).all()
 
 
+@pytest.mark.parametrize("n", [2, 5])
+def test_tasks_that_share_their_inputs_have_draws_of_their_own(n):
+    """Also where there are as many draws as tasks, so that one could be taken for the other."""
+    torch.manual_seed(0)
+    model = GPVAE(3, 2, network="jointfactornet", decoder=torch.nn.Linear(2, 3)).double().eval()
+    x, y = torch.rand(6, 1, dtype=torch.float64), torch.randn(2, 6, 3, dtype=torch.float64)
+    shared, alike = (model.condition((inputs, y)) for inputs in (x, x.expand(2, 6, 1)))
+    draws = []
+    for posterior, new in ((shared, x), (alike, x.expand(2, 6, 1))):
+        torch.manual_seed(1)
+        draws.append(posterior.sample(new, n))
+    torch.testing.assert_close(*draws, atol=1e-8, rtol=0.0)
+    assert draws[0].shape == (n, 2, 6, 2)
+    residual = draws[0] - shared(x).mean
+    assert not torch.allclose(residual[:, 0], residual[:, 1], atol=0.01)
+
+
 def test_draws_take_no_matrix_over_all_latent_functions(dtype):
     posterior, x = make_posterior(dtype=dtype)
     with helpers.cholesky_calls() as shapes:

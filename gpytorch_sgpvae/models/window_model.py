@@ -1,0 +1,93 @@
+"""The preset for windows of time series on a grid: a linear model with its exact posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..linalg.kernels import GroupedKernel, add_private_groups, default_grouped_kernel
+from ..linalg.state_space import to_state_space
+from ..mlp import PrivateLinear
+from .gpvae import GPVAE
+from .markov_gpvae import MarkovGPVAE
+
+# A rough process and a smooth one for each output.
+NUM_PRIVATE = 2
+# Shared latent functions: so many for each output, and at most so many.
+SHARED_PER_OUTPUT, MOST_SHARED = 4, 32
+# Steps over which shared functions change, at the start.
+SHORTEST, LONGEST = 1.0, 60.0
+# Windows with more entries are filtered over time, which costs as much for each step as the states have dimensions:
+# of these there are at most so many, and of a cycle so many harmonics.
+MOST_ENTRIES, MOST_STATES, NUM_HARMONICS = 1500, 64, 3
+
+
+def window_model(
+    num_points: int, num_outputs: int, num_shared: int | None = None, periods: Sequence[float] = ()
+) -> GPVAE | MarkovGPVAE:
+    r"""
+    The preset for windows of time series, of N steps and P outputs each, in standardized units: the linear model of
+    coregionalization
+
+    .. math::
+
+        y_{np} = b_p + \sum_{k=1}^K w_{pk} f_k(n) + \sum_{i=1}^2 v_{pi} \, g_{pi}(n) + \varepsilon_{np}, \qquad
+        n = 0, \dots, N - 1
+
+    with rough, smooth and periodic functions that the outputs share, a rough and a smooth one that each has for itself,
+    and Gaussian noise. Its posterior is exact for any pattern of holes: perceptrons in the network, which could only
+    spoil it, are switched off. It is a :class:`~gpytorch_sgpvae.GPVAE`; for windows of more than 1500 entries it is a
+    :class:`~gpytorch_sgpvae.MarkovGPVAE`, with as many shared functions as that has time for, if the outputs are few
+    enough.
+
+    :param num_points: Number of steps N of a window.
+    :param num_outputs: Number of outputs P.
+    :param num_shared: Number of shared functions K; by default 4 P, at most 32.
+    :param periods: Periods of cycles in steps, such as `[24]` for hours.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae.models import window_model
+        >>> windows = torch.randn(30, 12, 3).cumsum(1)  # T x N x P
+        >>> steps = torch.arange(12.0).unsqueeze(-1)
+        >>> model = window_model(num_points=12, num_outputs=3)
+        >>> model.initialize_from((steps, windows))
+        >>> model.loss((steps, windows[:8])).backward()
+        >>> model.eval().predict(steps, context=(steps, windows[:2])).mean.shape
+        torch.Size([2, 12, 3])
+    """
+    for name, value in (("num_points", num_points), ("num_outputs", num_outputs), ("num_shared", num_shared)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}.")
+    num_groups = 2 + len(periods)
+    wanted = num_shared or max(min(SHARED_PER_OUTPUT * num_outputs, MOST_SHARED), num_groups)
+    fewest = num_groups if periods else 1
+    if num_points * num_outputs > MOST_ENTRIES:
+        for number in range(wanted, fewest - 1, -1) if num_shared is None else [wanted]:
+            kernel = _kernel(number, num_outputs, periods)
+            if _num_states(kernel) <= MOST_STATES:
+                options: dict[str, Any] = {"num_harmonics": NUM_HARMONICS, **_options(number, num_outputs)}
+                return _without_corrections(MarkovGPVAE(num_outputs, number, kernel=kernel, **options))
+    kernel = _kernel(wanted, num_outputs, periods)
+    return _without_corrections(GPVAE(num_outputs, wanted, kernel=kernel, **_options(wanted, num_outputs)))
+
+
+def _kernel(num_shared: int, num_outputs: int, periods: Sequence[float]) -> GroupedKernel:
+    shared = default_grouped_kernel(num_shared, 1, shortest=SHORTEST, longest=LONGEST, periods=periods)
+    return add_private_groups(shared, num_outputs, NUM_PRIVATE, 1)
+
+
+def _options(num_shared: int, num_outputs: int) -> dict[str, Any]:
+    decoder = PrivateLinear(num_shared, num_outputs, NUM_PRIVATE)
+    return {"network": "jointfactornet", "decoder": decoder, "num_private": NUM_PRIVATE}
+
+
+def _num_states(kernel: GroupedKernel) -> int:
+    """Dimensions of the states of all latent functions."""
+    spaces = to_state_space(kernel, NUM_HARMONICS)
+    return sum(space.state_size * size for space, size in zip(spaces, kernel.sizes, strict=True))
+
+
+def _without_corrections(model: Any) -> Any:
+    model.strategy._variational_distribution.network.correct_only([False] * model.likelihood.decoder.out_features)
+    return model
