@@ -24,7 +24,7 @@ class JointStrategy(AmortizedStrategy):
     def __call__(  # type: ignore[override]
         self, x: Tensor, prior: bool = False, diag: bool = DIAG_BY_DEFAULT, **kwargs: Any
     ) -> MultivariateNormal:
-        if getattr(self.model, "variational_strategy", self) is not self:
+        if not isinstance(getattr(self.model, "variational_strategy", self), JointStrategy):
             raise TypeError(
                 f"{type(self).__name__} returns all latent functions together and needs no wrapper, but stands in a "
                 f"{type(self.model.variational_strategy).__name__}: pass the strategy itself to the model."
