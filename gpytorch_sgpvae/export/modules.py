@@ -10,6 +10,7 @@ import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import Likelihood
 from gpytorch.models import ApproximateGP
+from gpytorch.variational import IndependentMultitaskVariationalStrategy
 from linear_operator.operators import BlockDiagLinearOperator, DiagLinearOperator, LinearOperator
 from torch import Tensor
 from torch.distributions import Distribution
@@ -21,6 +22,7 @@ from ..likelihoods import DecoderLikelihood
 from ..models.base import AmortizedModel, parts_of
 from ..sites import GaussianSites
 from ..variational.amortized_strategy import AmortizedStrategy
+from ..variational.joint_normal import JointNormal
 from ..variational.point_marginals import is_coupled, point_covariances
 from ..variational.posterior import amortized_strategy
 
@@ -79,7 +81,12 @@ class ConditioningModule(torch.nn.Module):
             # With sites the outputs of a context are not looked at, only how many tasks and rows there are.
             tasks = precision.shape[: -1 if strategy.num_latents is None else -2]
             context = Context(x_context, x_context.new_zeros(*tasks, x_context.shape[-2], 1))
-            q_f = self.model(x, context=strategy.encode(context, sites))
+            encoding = strategy.encode(context, sites)
+            if isinstance(self.model.variational_strategy, IndependentMultitaskVariationalStrategy):
+                # its distribution would make constants of the numbers of points
+                q_f = strategy(x, context=encoding)
+                return q_f.mean.mT, _variance(q_f).mT
+            q_f = self.model(x, context=encoding)
             if isinstance(q_f, MultitaskMultivariateNormal) and is_coupled(q_f):
                 return q_f.mean, point_covariances(q_f)
             return q_f.mean, _variance(q_f)
@@ -182,7 +189,7 @@ def _latent_functions(model: ApproximateGP | AmortizedModel) -> ApproximateGP:
     return model.model if isinstance(model, AmortizedModel) else model
 
 
-class _PointwiseNormal(MultitaskMultivariateNormal):
+class _PointwiseNormal(JointNormal):
     """
     q(f), of each point by itself.
 

@@ -14,7 +14,7 @@ from gpytorch.utils.memoize import add_to_cache, get_from_cache
 from gpytorch.variational import _VariationalStrategy
 from torch import Tensor
 
-from .._compat import DIAG_BY_DEFAULT
+from .._compat import DIAG_BY_DEFAULT, is_compiling
 from ..context import Context, as_context
 from ..linalg.allocator import keep_freed_memory
 from ..magnitudes import check_magnitude
@@ -247,7 +247,8 @@ class AmortizedStrategy(_VariationalStrategy):
             add_to_cache(self, "encoding_memo", encoding)
         else:
             self._remember(encoding)
-        self.variational_params_initialized.fill_(1)
+        if not is_compiling():  # it is a buffer, and an exported model changes none
+            self.variational_params_initialized.fill_(1)
         return encoding.predict(x, at_x, diag and self.training, **kwargs)
 
     def train(self, mode: bool = True) -> AmortizedStrategy:

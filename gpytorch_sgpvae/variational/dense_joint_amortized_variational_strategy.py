@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import warnings
+from math import prod
 from typing import Any
 
 from linear_operator import to_linear_operator
 from torch import Tensor
 
+from .._compat import is_compiling
 from ..context import Context
 from ..linalg.entries import informative_entries
 from ..linalg.entry_posterior import EntryPosterior
@@ -127,7 +129,7 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
     def _posterior(self, Kff: Tensor, sites: GaussianSites, mean: Tensor) -> EntryPosterior | PrivatePosterior:
         loadings, h = sites.explicit_loadings(), sites.seen_by(mean)
         entries = informative_entries(sites.precision.detach().flatten(-2))
-        num_entries = sites.shape[-2:].numel() if entries is None else entries.shape[-1]
+        num_entries = prod(sites.shape[-2:]) if entries is None else entries.shape[-1]
         if sites.owners is not None and loadings.dim() == 2 and _is_cheaper(sites, num_entries):
             self._warn_of(sites.owners.count(-1) * sites.shape[-1])
             return PrivatePosterior(Kff, loadings, sites.owners, sites.precision, h)
@@ -135,7 +137,7 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         return EntryPosterior(Kff, loadings, sites.precision, h, entries)
 
     def _warn_of(self, size: int) -> None:
-        if size > self.max_entries:
+        if not is_compiling() and size > self.max_entries:
             warnings.warn(
                 f"{type(self).__name__} factorizes a matrix of {size} x {size} for each task; beyond "
                 f"{self.max_entries} observed entries consider the sparse JointAmortizedVariationalStrategy "
