@@ -19,7 +19,7 @@ from ..context import Context, as_context
 from ..linalg.allocator import keep_freed_memory
 from ..magnitudes import check_magnitude
 from ..sites import GaussianSites
-from ..utils.shapes import broadcast
+from ..utils.shapes import broadcast, expands_to
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .amortized_variational_distribution import AmortizedVariationalDistribution
 from .conditioning import Conditioning
@@ -105,6 +105,18 @@ class AmortizedStrategy(_VariationalStrategy):
     def point_sites(self, context: Context | tuple[Tensor, Tensor]) -> GaussianSites:
         """What the network makes of a context, where these are sites of its points (`*T x K x N`)."""
         return self.sites(context)
+
+    def sites_of_further(self, context: Context, tasks: torch.Size) -> GaussianSites:
+        """The sites of points that are added to what was seen of some tasks before."""
+        if not self._variational_distribution.row_wise:
+            raise NotImplementedError(self._rows_depend_on_each_other())
+        sites = self.sites(self._checked(context))
+        if not expands_to(context.batch_shape, tasks):
+            raise ValueError(
+                f"The further context is of the tasks {tuple(context.batch_shape)}, but what was seen before of "
+                f"{tuple(tasks)}: an update is for the same tasks."
+            )
+        return sites
 
     def encode(
         self,

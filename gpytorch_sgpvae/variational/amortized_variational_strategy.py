@@ -300,7 +300,7 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
         shape, num_latents = tuple(inducing_points.shape), self.num_latents
         if inducing_points.dim() < 2 or inducing_points.shape[-2] == 0:
             raise ValueError(f"Expected inducing points of shape (M, D) with M >= 1, got {shape}.")
-        if num_latents is not None and shape[:-2] not in ((), (num_latents,)):
+        if num_latents is not None and shape[-3:-2] not in ((), (num_latents,)):
             raise ValueError(
                 f"Inducing points of shape {shape} do not fit a network with num_latents={num_latents}: "
                 f"expected (M, D), or ({num_latents}, M, D) for inducing points of each latent function's own."

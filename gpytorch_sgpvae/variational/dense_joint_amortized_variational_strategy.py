@@ -107,15 +107,11 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         mean, Kff = encoding.prior
         return PriorAt(mean, Kff.diagonal(dim1=-2, dim2=-1), Kff, lambda: to_linear_operator(Kff), is_context=True)
 
-    def _encode(self, context: Context, sites: GaussianSites, x: Tensor, **kwargs: Any) -> tuple[Any, Any]:
-        if self.num_latents is None:
-            return super()._encode(context, sites, x, **kwargs)
-        return self.encode_sites(context.x, sites, x, **kwargs)
-
     def encode_sites(
         self, context_x: Tensor, sites: GaussianSites, x: Tensor, **kwargs: Any
-    ) -> tuple[DenseJointEncoding, PriorAt]:
-        """The encoding of sites at a context's inputs, and the prior at x."""
+    ) -> tuple[Any, PriorAt]:
+        if self.num_latents is None:
+            return super().encode_sites(context_x, sites, x, **kwargs)
         self._check_input_dim(x, context_x)
         new_inputs = [] if x is context_x else [self._for_latents(x)]
         prior = self._prior(self._insert_latents(context_x), *new_inputs, **kwargs)

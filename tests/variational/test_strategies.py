@@ -34,7 +34,7 @@ class TestSparse(StrategyCase):
 
 
 class TestDense(StrategyCase):
-    refuses = frozenset({"chunks", "update", "state_dict"})
+    refuses = frozenset({"chunks", "state_dict"})
     num_choleskies = 1
 
     def create_strategy(self, model, variational_distribution, **kwargs):
