@@ -70,7 +70,8 @@ def cholesky_inverse(L, upper: bool = False):
     size = op.Gather(shape, -1)
     eye = op.EyeLike(op.Expand(op.CastLike(0, L), op.Concat(op.Unsqueeze(size, [0]), op.Unsqueeze(size, [0]), axis=0)))
     inverse = _solve_lower(L, eye)
-    return op.MatMul(_mT(inverse), inverse)
+    dims = list(range(len(L.shape)))
+    return op.MatMul(op.Transpose(inverse, perm=[*dims[:-2], dims[-1], dims[-2]]), inverse)
 
 
 # onnxruntime has the operators for these two in float32 alone.
@@ -84,11 +85,6 @@ def softplus(x, beta: float = 1.0, threshold: float = 20.0):
     beta = op.CastLike(beta, x)
     z = x * beta
     return (op.Max(z, op.CastLike(0.0, x)) + op.Log(op.Exp(-op.Abs(z)) + op.CastLike(1.0, x))) / beta
-
-
-def _mT(matrix):
-    dims = list(range(len(matrix.shape)))
-    return op.Transpose(matrix, perm=[*dims[:-2], dims[-1], dims[-2]])
 
 
 def _expect(is_lower: bool) -> None:
