@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -29,14 +30,14 @@ from ..variational.posterior import amortized_strategy
 
 class EncoderModule(torch.nn.Module):
     r"""
-    The inference network of a model: from data to sites. See :class:`PredictionModule`, whose first part it is.
+    The inference network of a model, the first part of a :class:`PredictionModule`: from data to sites.
 
     :param model: A model with one amortized strategy in it.
     """
 
-    def __init__(self, model: ApproximateGP | AmortizedModel):
+    def __init__(self, model: ApproximateGP):
         super().__init__()
-        self.model = _latent_functions(model)
+        self.model = model
 
     def forward(self, x_context: Tensor, y_context: Tensor) -> tuple[Tensor, ...]:
         r"""
@@ -53,14 +54,14 @@ class EncoderModule(torch.nn.Module):
 
 class ConditioningModule(torch.nn.Module):
     r"""
-    The Gaussian process of a model: from sites to q(f). See :class:`PredictionModule`, whose second part it is.
+    The Gaussian process of a model, the second part of a :class:`PredictionModule`: from sites to q(f).
 
     :param model: A model with one amortized strategy in it.
     """
 
-    def __init__(self, model: ApproximateGP | AmortizedModel):
+    def __init__(self, model: ApproximateGP):
         super().__init__()
-        self.model = _latent_functions(model)
+        self.model = model
 
     def forward(
         self, x: Tensor, x_context: Tensor, precision_mean: Tensor, precision: Tensor, loadings: Tensor | None = None
@@ -94,7 +95,7 @@ class ConditioningModule(torch.nn.Module):
 
 class DecoderModule(torch.nn.Module):
     r"""
-    The likelihood of a model: from q(f) to outputs. See :class:`PredictionModule`, whose last part it is.
+    The likelihood of a model, the last part of a :class:`PredictionModule`: from q(f) to outputs.
 
     :param likelihood: A :class:`~gpytorch_sgpvae.DecoderLikelihood`, or a likelihood of GPyTorch's whose marginals are
         known without samples, as a :class:`~gpytorch.likelihoods.GaussianLikelihood`.
@@ -110,6 +111,7 @@ class DecoderModule(torch.nn.Module):
     def __init__(self, likelihood: Likelihood, num_latents: int | None, num_samples: int = 128):
         super().__init__()
         self.likelihood = likelihood
+        self.has_latents = num_latents is not None
         dtype = next((p.dtype for p in likelihood.parameters()), torch.get_default_dtype())
         samples = SobolEngine(num_latents or 1, scramble=True, seed=0).draw(num_samples, dtype=torch.float64)
         # Scrambled points may come as near to 0 and 1 as a float64 can: no nearer than those of a sample of this size.
@@ -124,10 +126,13 @@ class DecoderModule(torch.nn.Module):
         :return: Mean and variance of the outputs (`*T x N x P` each).
         """
         with _without_values():
-            q_f = _PointwiseNormal(mean, variance)
             if not isinstance(self.likelihood, DecoderLikelihood):
-                outputs = self.likelihood(q_f)
+                covar = _covariance(variance, variance.dim() - mean.dim() + self.has_latents)
+                outputs = self.likelihood((JointNormal if self.has_latents else MultivariateNormal)(mean, covar))
                 return outputs.mean, _variance(outputs)
+            if not self.has_latents:
+                mean, variance = mean.unsqueeze(-1), variance.unsqueeze(-1)
+            q_f = _PointwiseNormal(mean, variance)
             if self.likelihood.has_gaussian_outputs:
                 outputs = self.likelihood.gaussian_marginals(q_f)
                 return outputs.mean, outputs.variance
@@ -143,8 +148,9 @@ class PredictionModule(torch.nn.Module):
     there, :math:`(\mathbf x_*, \mathbf x, \mathbf y) \mapsto (\mathbb E \, \mathbf y_*, \mathrm{var} \, \mathbf y_*)`.
     It is what `torch.jit.trace`, `torch.export.export` and :func:`to_onnx` take.
 
-    It records no gradient, draws no random number, and looks at no value, so that a trace is right for all data: errors
-    that the model raises of bad data are left out, and a covariance matrix that is not positive definite gives NaN.
+    It has a copy of the model, as it is now, in eval mode. It records no gradient, draws no random number, and looks at
+    no value, so that a trace is right for all data: errors that the model raises of bad data are left out, and a
+    covariance matrix that is not positive definite gives NaN.
 
     :param model: A ready-made model, or an approximate GP with one amortized strategy in it.
     :param likelihood: The likelihood, of an approximate GP.
@@ -158,7 +164,7 @@ class PredictionModule(torch.nn.Module):
         >>> import torch
         >>> from gpytorch_sgpvae import SGPVAE
         >>> from gpytorch_sgpvae.export import PredictionModule
-        >>> module = PredictionModule(SGPVAE(num_outputs=5, num_latents=3, inducing_points=torch.rand(8, 2)).eval())
+        >>> module = PredictionModule(SGPVAE(num_outputs=5, num_latents=3, inducing_points=torch.rand(8, 2)))
         >>> mean, variance = module(torch.rand(4, 2), torch.rand(20, 2), torch.randn(20, 5))
         >>> mean.shape, variance.shape
         (torch.Size([4, 5]), torch.Size([4, 5]))
@@ -168,12 +174,14 @@ class PredictionModule(torch.nn.Module):
         self, model: ApproximateGP | AmortizedModel, likelihood: Likelihood | None = None, num_samples: int = 128
     ):
         super().__init__()
-        gp, likelihood = parts_of(model, likelihood)
-        if gp.training or likelihood.training:
-            raise ValueError("A model is exported as it predicts: call model.eval(), and likelihood.eval(), first.")
+        gp, likelihood = copy.deepcopy(parts_of(model, likelihood))
+        strategy = amortized_strategy(gp)
+        strategy.set_conditioning(None)
+        strategy.missing_context_error = AttributeError
         self.encoder = EncoderModule(gp)
         self.conditioning = ConditioningModule(gp)
-        self.decoder = DecoderModule(likelihood, amortized_strategy(gp).num_latents, num_samples)
+        self.decoder = DecoderModule(likelihood, strategy.num_latents, num_samples)
+        self.eval().requires_grad_(False)
 
     def forward(self, x: Tensor, x_context: Tensor, y_context: Tensor) -> tuple[Tensor, Tensor]:
         r"""
@@ -185,10 +193,6 @@ class PredictionModule(torch.nn.Module):
         return self.decoder(*self.conditioning(x, x_context, *self.encoder(x_context, y_context)))
 
 
-def _latent_functions(model: ApproximateGP | AmortizedModel) -> ApproximateGP:
-    return model.model if isinstance(model, AmortizedModel) else model
-
-
 class _PointwiseNormal(JointNormal):
     """
     q(f), of each point by itself.
@@ -198,17 +202,25 @@ class _PointwiseNormal(JointNormal):
     """
 
     def __init__(self, mean: Tensor, variance: Tensor):
-        if variance.dim() > mean.dim():
-            covar: LinearOperator = BlockDiagLinearOperator(variance)
-            variance = variance.diagonal(dim1=-2, dim2=-1)
-        else:
-            covar = DiagLinearOperator(variance.flatten(-2))
-        super().__init__(mean, covar)
-        self._variance = variance
+        is_coupled = variance.dim() > mean.dim()
+        super().__init__(mean, _covariance(variance, 1 + is_coupled))
+        self._variance = variance.diagonal(dim1=-2, dim2=-1) if is_coupled else variance
 
     @property
     def variance(self) -> Tensor:
         return self._variance
+
+
+def _covariance(variance: Tensor, num_dims: int) -> LinearOperator:
+    """
+    The covariance of all points, which are independent of each other.
+
+    :param variance: Of the points (`*T x N`, `*T x N x K` or `*T x N x K x K`).
+    :param num_dims: The number of dimensions of a point: 0, 1 or 2.
+    """
+    if num_dims == 2:
+        return BlockDiagLinearOperator(variance)
+    return DiagLinearOperator(variance.flatten(-2) if num_dims else variance)
 
 
 def _variance(distribution: Distribution) -> Tensor:

@@ -36,6 +36,8 @@ class AmortizedStrategy(_VariationalStrategy):
     inducing_points: Tensor
     # Whether sites may couple the latent functions.
     takes_loadings = False
+    # What is raised where there is no context. torch.jit asks all properties of a module whether they exist.
+    missing_context_error: type[Exception] = ValueError
 
     def __init__(
         self,
@@ -389,7 +391,7 @@ class AmortizedStrategy(_VariationalStrategy):
             )
 
     def _raise_no_context(self) -> NoReturn:
-        raise ValueError(
+        raise self.missing_context_error(
             f"{type(self).__name__} computes q(u) from data and was given none: call model(x, context=(x_seen, "
             "y_seen)), or wrap callers that cannot pass a context in `with conditioned_on(model, context):`. "
             "model(x, prior=True) needs none."
