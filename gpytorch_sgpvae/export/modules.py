@@ -22,7 +22,7 @@ from ..context import Context
 from ..likelihoods import DecoderLikelihood
 from ..models.base import AmortizedModel, parts_of
 from ..sites import GaussianSites
-from ..variational.amortized_strategy import AmortizedStrategy
+from ..variational import MarkovAmortizedVariationalStrategy
 from ..variational.joint_normal import JointNormal
 from ..variational.point_marginals import is_coupled, point_covariances
 from ..variational.posterior import amortized_strategy
@@ -78,6 +78,9 @@ class ConditioningModule(torch.nn.Module):
         """
         with _without_values():
             strategy = amortized_strategy(self.model)
+            if torch.jit.is_tracing() and isinstance(strategy, MarkovAmortizedVariationalStrategy):
+                # A trace has the loops over this many points, and must not run on others: this is an error then.
+                x_context = x_context.reshape([int(size) for size in x_context.shape])
             sites = GaussianSites(precision_mean, precision, loadings)
             # With sites the outputs of a context are not looked at, only how many tasks and rows there are.
             tasks = precision.shape[: -1 if strategy.num_latents is None else -2]

@@ -7,7 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..variational import DenseJointAmortizedVariationalStrategy, MarkovAmortizedVariationalStrategy
+from ..variational.posterior import amortized_strategy
 from .modules import PredictionModule
+
+# Strategies whose exported operations are for as many points as the example has.
+OF_SO_MANY_POINTS = (DenseJointAmortizedVariationalStrategy, MarkovAmortizedVariationalStrategy)
 
 
 def to_onnx(module: torch.nn.Module, args: tuple[Tensor, ...], file: str | Path, dynamic_shapes: Any = None) -> None:
@@ -24,7 +29,8 @@ def to_onnx(module: torch.nn.Module, args: tuple[Tensor, ...], file: str | Path,
         dimensions and outputs are those that the model will have.
     :param file: Where to write it.
     :param dynamic_shapes: Which sizes may be others later, as :func:`torch.export.export` takes it; by default the
-        numbers of points of a :class:`PredictionModule`, as far as its strategy allows it.
+        numbers of points of a :class:`PredictionModule`, unless its strategy is that of `GPVAE` with
+        `network="jointfactornet"`.
 
     Example:
         >>> import torch
@@ -41,7 +47,7 @@ def to_onnx(module: torch.nn.Module, args: tuple[Tensor, ...], file: str | Path,
     if isinstance(module, PredictionModule):
         output_names = ["y_mean", "y_variance"]
         if dynamic_shapes is None:
-            dynamic_shapes = _numbers_of_points(*args)
+            dynamic_shapes = _numbers_of_points(module, *args)
     program = torch.onnx.export(
         module,
         args,
@@ -56,7 +62,11 @@ def to_onnx(module: torch.nn.Module, args: tuple[Tensor, ...], file: str | Path,
     program.save(str(file))
 
 
-def _numbers_of_points(x: Tensor, x_context: Tensor, y_context: Tensor) -> tuple[dict[int, Any], ...]:
-    """The dimensions of points, of which as many stay dynamic as can."""
+def _numbers_of_points(
+    module: PredictionModule, x: Tensor, x_context: Tensor, y_context: Tensor
+) -> tuple[dict[int, Any], ...] | None:
+    """The dimensions of points, where the strategy's algebra is the same for any number of them."""
+    if isinstance(amortized_strategy(module.conditioning.model), OF_SO_MANY_POINTS):
+        return None
     dims = x.dim() - 2, x_context.dim() - 2, y_context.dim() - (1 if y_context.dim() < x_context.dim() else 2)
-    return tuple({dim: torch.export.Dim.AUTO} for dim in dims)
+    return tuple({dim: torch.export.Dim.DYNAMIC} for dim in dims)
