@@ -190,9 +190,10 @@ class AmortizedStrategy(_VariationalStrategy):
     ) -> ApproximateGP:
         r"""
         A copy of the model that has seen further points beside the context that
-        :func:`~gpytorch_sgpvae.persist_context` gave it, and needs no `context=` either.
+        :func:`~gpytorch_sgpvae.persist_context` gave it, and needs no `context=` either. It works for any likelihood, as
+        conditioning asks none.
 
-        :param inputs: (`*T x N x D`).
+        :param inputs: (`*T x N x D`). More batch dimensions than the context's are as many fantasies of the same tasks.
         :param targets: (`*T x N x P`, or `*T x N` for one output).
         :param mean_module: None, as the copy has the model's own.
         :param covar_module: None, as the copy has the model's own.
@@ -205,8 +206,13 @@ class AmortizedStrategy(_VariationalStrategy):
                 "gpytorch_sgpvae.persist_context(model, (x_seen, y_seen)) first. Without a copy, new data are taken in "
                 "by gpytorch_sgpvae.condition(model, (x, y)), or by passing context=(x, y) to the model."
             )
-        encoding = self._conditioning.encoding(self).absorb(self._checked((inputs, targets))).detach()
-        model, encoding = copy.deepcopy((self.model, encoding))
+        seen, further = self._conditioning.seen, self._checked((inputs, targets))
+        if isinstance(seen, Context) and not expands_to(further.batch_shape, seen.batch_shape):
+            tasks = torch.broadcast_shapes(further.batch_shape, seen.batch_shape)
+            encoding = self.encode(seen.expand(tasks))
+        else:
+            encoding = self._conditioning.encoding(self)
+        model, encoding = copy.deepcopy((self.model, encoding.absorb(further).detach()))
         encoding.strategy.set_conditioning(Conditioning(encoding, persistent=True))
         return model
 
