@@ -1,6 +1,6 @@
 """
-What GPyTorch's own tests of variational strategies check (`test/variational/` of its repository, which its wheel lacks),
-as a case of ours: the shipped :class:`VariationalTestCase`, in the situations and wrappers that those files put it into.
+What GPyTorch's own tests of variational strategies check (`test/variational/` of its repository, which its wheel
+lacks), as a case of ours: the shipped :class:`VariationalTestCase`, in the situations and wrappers of those files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from strategy_case import StrategyCase
 from gpytorch_sgpvae import AmortizedVariationalDistribution, condition, persist_context
 
 OBJECTIVES = (VariationalELBO, PredictiveLogLikelihood, GammaRobustVariationalELBO)
-SITUATIONS = sorted({name for name in dir(VariationalTestCase) if name.startswith("test_")} | {"test_forward_train_eval"})
+SITUATIONS = sorted(
+    {name for name in dir(VariationalTestCase) if name.startswith("test_")} | {"test_forward_train_eval"}
+)
 # Those that a training objective has no part in are tried with one of them.
 WITHOUT_OBJECTIVE = ("test_fantasy", "test_forward")
 # The latent functions and the outputs of a model, and what makes the ones into the others.
@@ -62,7 +64,6 @@ class UpstreamCase(VariationalTestCase):
     strategy_cls = None
     mll_cls = None
     batch_shape = event_shape = torch.Size([])
-    likelihood_cls = None
 
     def __init__(self, case: StrategyCase, wrapper: str, mll_cls: type):
         self.case, self.wrapper, self.mll_cls = case, wrapper, mll_cls

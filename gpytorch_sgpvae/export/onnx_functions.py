@@ -6,7 +6,8 @@ and over the rows of a solution, for matrices of any size in batches of any shap
 # mypy: ignore-errors
 # onnxscript reads these functions as a language of its own: annotations are types of ONNX, operators are nodes.
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from onnxscript import DOUBLE, FLOAT, script
@@ -92,7 +93,7 @@ def _expect(is_lower: bool) -> None:
         raise NotImplementedError("In ONNX there are lower triangular factors, from the left, alone.")
 
 
-TRANSLATIONS = {
+TRANSLATIONS: "dict[Callable[..., Any], Callable[..., Any]]" = {
     torch.ops.aten.linalg_cholesky_ex.default: linalg_cholesky_ex,
     torch.ops.aten.linalg_solve_triangular.default: linalg_solve_triangular,
     torch.ops.aten.cholesky_inverse.default: cholesky_inverse,

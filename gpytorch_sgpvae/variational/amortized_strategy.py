@@ -190,8 +190,8 @@ class AmortizedStrategy(_VariationalStrategy):
     ) -> ApproximateGP:
         r"""
         A copy of the model that has seen further points beside the context that
-        :func:`~gpytorch_sgpvae.persist_context` gave it, and needs no `context=` either. It works for any likelihood, as
-        conditioning asks none.
+        :func:`~gpytorch_sgpvae.persist_context` gave it, and needs no `context=` either. It works for any likelihood,
+        as conditioning asks none.
 
         :param inputs: (`*T x N x D`). More batch dimensions than the context's are as many fantasies of the same tasks.
         :param targets: (`*T x N x P`, or `*T x N` for one output).

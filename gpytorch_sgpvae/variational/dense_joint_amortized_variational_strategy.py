@@ -8,7 +8,6 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 
 from .._compat import is_compiling
-from ..context import Context
 from ..linalg.entries import informative_entries
 from ..linalg.entry_posterior import EntryPosterior
 from ..linalg.private_functions import PrivatePosterior
@@ -107,9 +106,7 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         mean, Kff = encoding.prior
         return PriorAt(mean, Kff.diagonal(dim1=-2, dim2=-1), Kff, lambda: to_linear_operator(Kff), is_context=True)
 
-    def encode_sites(
-        self, context_x: Tensor, sites: GaussianSites, x: Tensor, **kwargs: Any
-    ) -> tuple[Any, PriorAt]:
+    def encode_sites(self, context_x: Tensor, sites: GaussianSites, x: Tensor, **kwargs: Any) -> tuple[Any, PriorAt]:
         if self.num_latents is None:
             return super().encode_sites(context_x, sites, x, **kwargs)
         self._check_input_dim(x, context_x)

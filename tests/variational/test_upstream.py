@@ -27,7 +27,7 @@ def as_parameters(case, wrapper, objective, situation):
     return pytest.param(case, wrapper, objective, situation, marks=marks, id="-".join(names))
 
 
-@pytest.mark.parametrize("case, wrapper, objective, situation", [as_parameters(*trial) for trial in TRIALS])
+@pytest.mark.parametrize(("case", "wrapper", "objective", "situation"), [as_parameters(*trial) for trial in TRIALS])
 def test_what_upstream_checks(case, wrapper, objective, situation):
     upstream = UpstreamCase(case(), wrapper, objective)
     upstream.setUp()
