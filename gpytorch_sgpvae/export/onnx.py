@@ -17,9 +17,9 @@ OF_SO_MANY_POINTS = (DenseJointAmortizedVariationalStrategy, MarkovAmortizedVari
 
 def to_onnx(module: torch.nn.Module, args: tuple[Tensor, ...], file: str | Path, dynamic_shapes: Any = None) -> None:
     """
-    Write a :class:`PredictionModule`, or one of its parts, as an ONNX model, which needs the extra `export`. Inputs are
-    named as the arguments of the module's `forward`; the outputs of a :class:`PredictionModule` are `y_mean` and
-    `y_variance`.
+    Write a :class:`PredictionModule`, or one of its parts, as an ONNX model, which needs the extra `export` and torch
+    2.9 or newer. Inputs are named as the arguments of the module's `forward`; the outputs of a
+    :class:`PredictionModule` are `y_mean` and `y_variance`.
 
     ONNX has no Cholesky factor: it becomes a loop over columns, in operators that onnxruntime has for float32 and
     float64. For thousands of inducing points, or of data without them, torch is much faster.

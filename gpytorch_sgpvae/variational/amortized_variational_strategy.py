@@ -139,6 +139,7 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
 
     :param model: The model this strategy is applied to, typically `self` in the model's `__init__`.
     :param inducing_points: Locations of the inducing points, `M x D` (shared by all latent functions) or `K x M x D`.
+        Fixed tasks may have some of their own, `*T x K x M x D`.
     :param variational_distribution: Holds the inference network.
     :param learn_inducing_locations: Whether the inducing points are parameters of the model.
     :param jitter_val: Added to the diagonal of K_uu; by default
