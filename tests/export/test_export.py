@@ -259,3 +259,27 @@ def test_vae_and_classes_are_predicted_too():
         assert isinstance(model.likelihood, DecoderLikelihood)
         expected = eager(model.model, model.likelihood, module, x, x, y)
         assert_equal(module(x, x.clone(), y), expected)
+
+
+# as above, and of values that the trace takes for constants
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning", "ignore:likelihood.num_data isn't set"
+)
+def test_a_model_is_traced_in_gpytorchs_own_way(tmp_path):
+    class Predict(torch.nn.Module):
+        def __init__(self, model, likelihood):
+            super().__init__()
+            self.model, self.likelihood = model, likelihood
+
+        def forward(self, x, x_context, y_context):
+            outputs = self.likelihood(self.model(x, context=(x_context, y_context)))
+            return outputs.mean, outputs.variance
+
+    model = helpers.Model(torch.rand(5, 1), FactorNet(1, None)).double()
+    predict = Predict(model, GaussianLikelihood().double()).eval()
+    first, second = ((torch.rand(4, 1), torch.rand(6, 1), torch.randn(6)) for _ in range(2))
+    first, second = ([part.double() for part in data] for data in (first, second))
+    with torch.no_grad(), gpytorch.settings.trace_mode():
+        predict(*first)  # once before, as in GPyTorch's documentation
+        torch.jit.save(torch.jit.trace(predict, first, check_trace=False), tmp_path / "trace.pt")
+    assert_equal(torch.jit.load(tmp_path / "trace.pt")(*second), predict(*second))
