@@ -47,11 +47,16 @@ FUSED = True if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4) else
 OutOfMemoryError = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
 
 # torch < 2.3 has no torch.compiler.is_compiling.
-is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
+_is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 
 # The functions on nested containers are private in every torch so far, and torch < 2.2 has no tree_leaves.
 tree_map = _pytree.tree_map
 tree_leaves = getattr(_pytree, "tree_leaves", lambda tree: _pytree.tree_flatten(tree)[0])
+
+
+def is_compiling() -> bool:
+    """Return whether a function is being compiled, exported or traced, so that no branch may depend on its values."""
+    return _is_compiling() or torch.jit.is_tracing()
 
 
 def is_in_transform() -> bool:

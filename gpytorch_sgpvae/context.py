@@ -190,6 +190,20 @@ class Context:
         x, y = (tensor.gather(-2, rows.expand(*rows.shape[:-1], tensor.shape[-1])) for tensor in (x, y))
         return Context(x, self._like_y(y))
 
+    def expand(self, batch_shape: torch.Size | tuple[int, ...]) -> Context:
+        r"""
+        This context as the same context of many tasks, in no more memory.
+
+        :param batch_shape: The batch shape of these tasks, to which this context's own can be expanded.
+        """
+        expanded, event_dims = copy.copy(self), 1 if self._one_output_without_dimension else 2
+        expanded.batch_shape = torch.Size(batch_shape)
+        expanded.y = self.y.expand(*batch_shape, *self.y.shape[-event_dims:])
+        expanded.filled, expanded.observed = (
+            rows.expand(*batch_shape, *rows.shape[-2:]) for rows in (self.filled, self.observed)
+        )
+        return expanded
+
     def map_outputs(self, function: Callable[[Tensor], Tensor]) -> Context:
         r"""
         This context with each known output replaced by a function of it, as a network that reads other units needs it.

@@ -1,6 +1,6 @@
 """
 What every amortized strategy promises, as a test case: name a strategy by a class that fills in `create_strategy`, and
-it is tested. GPyTorch's own test case for variational strategies is part of it.
+it is tested. What GPyTorch's own tests check is in `upstream_case.py`.
 """
 
 from __future__ import annotations
@@ -8,15 +8,13 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import unittest
 
 import gpytorch
 import helpers
 import pytest
 import torch
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.mlls import GammaRobustVariationalELBO, PredictiveLogLikelihood, VariationalELBO
-from gpytorch.test.variational_test_case import VariationalTestCase
+from gpytorch.mlls import PredictiveLogLikelihood, VariationalELBO
 from gpytorch.variational import IndependentMultitaskVariationalStrategy
 
 from gpytorch_sgpvae import (
@@ -72,6 +70,9 @@ class StrategyCase:
     is_joint = False
     # Matrices that a call factorizes.
     num_choleskies = 2
+    # Whether it has inducing points, and whether all tasks and latent functions share them.
+    has_inducing_points = False
+    shares_inducing_points = False
 
     def create_strategy(self, model, variational_distribution, **kwargs):
         raise NotImplementedError
@@ -500,85 +501,3 @@ class StrategyCase:
                 likelihood.log_marginal(context.y, model(context.x, context=context)),
             ]
         assert all(result.device.type == "cpu" and result.isfinite().all() for result in results)
-
-
-class UpstreamCase(VariationalTestCase):
-    """
-    GPyTorch's own test case. What it lacks is a context: the training data in training, new data afterwards. The batch
-    shape of the model, upstream a property of the free-form q(u), is that of the outputs here.
-    """
-
-    case: StrategyCase
-    batch_shape = torch.Size([])
-    distribution_cls = None
-    strategy_cls = None
-
-    def _make_model_and_likelihood(
-        self,
-        num_inducing=16,
-        batch_shape=torch.Size([]),  # noqa: B008
-        inducing_batch_shape=torch.Size([]),  # noqa: B008
-        strategy_cls=None,
-        distribution_cls=None,
-        constant_mean=True,
-    ):
-        model = StrategyModel(self.case, self.case.create_network(1, None))
-        if not constant_mean:
-            model.mean_module = gpytorch.means.ZeroMean()
-        elif any(True for _ in model.mean_module.parameters()):
-            model.mean_module.initialize(constant=1.0)
-        model.outputs_batch_shape = batch_shape
-        return model, self.likelihood_cls()
-
-    def _data(self, model, batch_shape):
-        x = torch.randn(*batch_shape, 32, 2).clamp(-2.5, 2.5)
-        return x, torch.linspace(-1, 1, 32).expand(*model.outputs_batch_shape, 32)
-
-    def _training_iter(self, model, likelihood, batch_shape=None, mll_cls=VariationalELBO, cuda=False):
-        x, y = self._data(model, batch_shape)
-        mll = mll_cls(likelihood, model, num_data=32)
-        model.train()
-        likelihood.train()
-        output = model(x, context=(x, y))
-        loss = -mll(output, y)
-        loss.sum().backward()
-        for parameter in (*model.parameters(), *likelihood.parameters()):
-            assert parameter.grad is not None
-            assert parameter.grad.norm().item() > 0
-        return output, loss
-
-    def _eval_iter(self, model, batch_shape=None, cuda=False):
-        x, y = self._data(model, batch_shape)
-        model.eval()
-        with torch.no_grad():
-            return model(x, context=(x, y))
-
-    def test_eval_iteration(self, *args, **kwargs):
-        cg, cholesky, ciq = super().test_eval_iteration(*args, **kwargs)
-        assert not cg.called
-        assert cholesky.call_count == 2 * self.case.num_choleskies  # there are two calls
-        assert not ciq.called
-
-    def test_training_iteration(self, *args, **kwargs):
-        cg, cholesky, ciq = super().test_training_iteration(*args, **kwargs)
-        assert not cg.called
-        assert cholesky.call_count == 2 * self.case.num_choleskies
-        assert not ciq.called
-
-    def test_fantasy_call(self, *args, **kwargs):
-        """The one thing left out, as a fantasy model here is one that was given a context before."""
-        model, _ = self._make_model_and_likelihood()
-        with pytest.raises(NotImplementedError, match=r"condition\(model"):
-            model.get_fantasy_model(torch.randn(10, 2), torch.randn(10))
-
-
-def upstream_cases(*cases: type[StrategyCase]) -> dict[str, type[unittest.TestCase]]:
-    """GPyTorch's test case for each strategy and objective, by names for the namespace of a test file."""
-    objectives = (VariationalELBO, PredictiveLogLikelihood, GammaRobustVariationalELBO)
-    return {
-        (name := f"{case.__name__}{mll_cls.__name__}"): type(
-            name, (UpstreamCase, unittest.TestCase), {"case": case(), "mll_cls": mll_cls}
-        )
-        for case in cases
-        for mll_cls in objectives
-    }

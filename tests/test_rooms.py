@@ -26,6 +26,7 @@ ORDER = [
     "likelihoods",
     "mlls",
     "models",
+    "export",
     "refinement",
     "metrics",
     "plotting",

@@ -64,7 +64,7 @@ class StackedMLP(torch.nn.Module):
             torch.nn.init.uniform_(bias, -bound, bound)
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.device.type == "cpu" and input.shape[1] >= MANY_ROWS:
+        if input.device.type == "cpu" and not is_compiling() and input.shape[1] >= MANY_ROWS:
             return _evaluate_columns(list(self.weights), list(self.biases), list(self.activations), input)
         hidden = input  # (P, B, in)
         # no strict=False, which torch.compile took for True until at least torch 2.9
@@ -110,11 +110,11 @@ def entries_per_block(observed: Tensor, bytes_per_entry: int) -> int | None:
     would have to wait for that, a compiler and a transform of :mod:`torch.func` cannot know it.
     """
     if (
-        observed.numel() * bytes_per_entry <= BLOCK_BYTES
+        is_compiling()
+        or is_in_transform()
+        or observed.numel() * bytes_per_entry <= BLOCK_BYTES
         or observed.device.type != "cpu"
         or type(observed) is not Tensor
-        or is_compiling()
-        or is_in_transform()
     ):
         return None
     return max(1, BLOCK_BYTES // bytes_per_entry)

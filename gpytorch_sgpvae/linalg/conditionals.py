@@ -111,7 +111,7 @@ def inverse_cholesky(matrix: Tensor) -> Tensor:
     The inverse of the Cholesky factor. Products with it replace triangular solves of wide right-hand sides, which are
     slow in batches.
     """
-    return functions.InverseCholeskyFunction.apply(matrix)
+    return functions.InverseCholeskyFunction.evaluate(matrix)
 
 
 def whitened_cross_covariance(Luu_inv: Tensor, Kuf: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def evidence_of_sites(A: Tensor, sites: GaussianSites, mean: Tensor) -> Evidence
     :param mean: The prior mean :math:`\mu_f` (`*T x K x N`).
     """
     # A Λ Aᵀ, A (λg − λμ)
-    precision, precision_mean = functions.EvidenceFunction.apply(A, sites.precision, sites.seen_by(mean))
+    precision, precision_mean = functions.EvidenceFunction.evaluate(A, sites.precision, sites.seen_by(mean))
     return Evidence(precision_mean, precision)
 
 
@@ -140,12 +140,12 @@ def joint_evidence_of_sites(A: Tensor, sites: GaussianSites, mean: Tensor) -> Ev
     """
     # A_k diag(Σ_j λ_nj a_jk a_jl) A_lᵀ, A_k Σ_j a_jk λ_nj (g_nj − a_jᵀ μ_n)
     h = sites.to_latents(sites.seen_by(mean))  # (*T, K, N)
-    precision, precision_mean = functions.JointEvidenceFunction.apply(A, sites.point_precision(), h)
+    precision, precision_mean = functions.JointEvidenceFunction.evaluate(A, sites.point_precision(), h)
     return Evidence(precision_mean, precision)
 
 
 def whitened_posterior(evidence: Evidence) -> WhitenedPosterior:
-    m, R, F, kl_divergence = functions.WhitenedPosteriorFunction.apply(evidence.precision, evidence.precision_mean)
+    m, R, F, kl_divergence = functions.WhitenedPosteriorFunction.evaluate(evidence.precision, evidence.precision_mean)
     return WhitenedPosterior(m, F, R, kl_divergence)
 
 
@@ -157,7 +157,7 @@ def dense_posterior(Kff: Tensor, sites: GaussianSites, mean: Tensor) -> DensePos
     """
     Kff = exact_enough(Kff)  # (*T, K, N, N)
     precision, h = sites.precision.to(Kff.dtype), sites.seen_by(mean).to(Kff.dtype)  # (*T, K, N)
-    return DensePosterior(*functions.DensePosteriorFunction.apply(Kff, precision, h))
+    return DensePosterior(*functions.DensePosteriorFunction.evaluate(Kff, precision, h))
 
 
 def entry_posterior(G: Tensor, precision: Tensor, h: Tensor) -> DensePosterior | FactoredPosterior:
@@ -172,7 +172,7 @@ def entry_posterior(G: Tensor, precision: Tensor, h: Tensor) -> DensePosterior |
     G = exact_enough(G)
     precision, h = precision.to(G.dtype), h.to(G.dtype)
     if torch.is_grad_enabled() or is_compiling() or is_in_transform():
-        return DensePosterior(*functions.DensePosteriorFunction.apply(G, precision, h))
+        return DensePosterior(*functions.DensePosteriorFunction.evaluate(G, precision, h))
     return FactoredPosterior(G, precision, h)
 
 
@@ -189,7 +189,7 @@ def shift_and_shrinkage(
     # A*ᵀ m, diag A*ᵀ F A*
     if isinstance(posterior, FactoredPosterior):
         return posterior.shift_and_shrinkage(A)
-    return functions.MarginalsFunction.apply(A, posterior.weights.to(A.dtype), posterior.reduction.to(A.dtype))
+    return functions.MarginalsFunction.evaluate(A, posterior.weights.to(A.dtype), posterior.reduction.to(A.dtype))
 
 
 def joint_shift_and_shrinkage(A: Tensor, posterior: WhitenedPosterior) -> tuple[Tensor, Tensor]:
@@ -202,7 +202,7 @@ def joint_shift_and_shrinkage(A: Tensor, posterior: WhitenedPosterior) -> tuple[
     """
     m = posterior.weights.unflatten(-1, A.shape[-3:-1]).to(A.dtype)  # (*T, K, M)
     # A_kᵀ m_k, a_kᵀ F_kl a_l
-    return functions.JointMarginalsFunction.apply(A, m, posterior.reduction.to(A.dtype))
+    return functions.JointMarginalsFunction.evaluate(A, m, posterior.reduction.to(A.dtype))
 
 
 def root_of_rounded(K: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -69,7 +71,7 @@ class EntryPosterior:
             cross = take_rows(take_rows(self.G, self.entries).mT, wanted).mT  # (*T, E, J N), or those asked for
             shift, shrinkage = shift_and_shrinkage(cross, self._posterior)
             variance = take(self.G.diagonal(dim1=-2, dim2=-1), wanted) - shrinkage
-            shift, variance = (put_back(part, wanted, self._grid.numel()) for part in (shift, variance))
+            shift, variance = (put_back(part, wanted, prod(self._grid)) for part in (shift, variance))
         return shift.unflatten(-1, self._grid), variance.unflatten(-1, self._grid)
 
     def variance_at(self, Kfs: Tensor, variance: Tensor) -> Tensor | None:
@@ -85,8 +87,8 @@ class EntryPosterior:
     def _covers(self, asked: Tensor) -> bool:
         """Return whether the posterior is about all entries that are asked for (`*T x N x J`)."""
         assert self.entries is not None
-        covered = put_back(torch.ones_like(self.entries), self.entries, self._grid.numel()).bool()
+        covered = put_back(torch.ones_like(self.entries), self.entries, prod(self._grid)).bool()
         return not bool((asked.mT.flatten(-2) & ~covered).any())
 
     def _on_grid(self, values: Tensor) -> Tensor:
-        return put_back(values, self.entries, self._grid.numel()).unflatten(-1, self._grid)
+        return put_back(values, self.entries, prod(self._grid)).unflatten(-1, self._grid)

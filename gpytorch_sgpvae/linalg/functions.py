@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from .._compat import cholesky_dtype, is_compiling, is_in_transform
+from .autograd import HandwrittenFunction
 from .cholesky import safe_cholesky
 from .factored import FactoredPosterior
 from .products import identity_like, matvec, outer
@@ -21,7 +21,7 @@ from .products import identity_like, matvec, outer
 LEAST_INFORMATION = 1e-3
 
 
-class SquaredExponentialFunction(Function):
+class SquaredExponentialFunction(HandwrittenFunction):
     r"""
     :math:`K_{ij} = s \exp(-\tfrac 1 2 |\mathbf x_i - \mathbf z_j|^2)`. With :math:`G = \bar K \circ K`,
 
@@ -55,7 +55,7 @@ class SquaredExponentialFunction(Function):
         return _like(x_given, x_bar), _like(z_given, z_bar), _like(scale, scale_bar)
 
 
-class InverseCholeskyFunction(Function):
+class InverseCholeskyFunction(HandwrittenFunction):
     r"""
     :math:`R = \mathrm{chol}(B)^{-1}`, in the working dtype. With :math:`\Phi` the lower triangle and half of the
     diagonal,
@@ -78,7 +78,7 @@ class InverseCholeskyFunction(Function):
         return _inverse_cholesky_backward(R, R_bar).to(ctx.dtype)
 
 
-class WhitenedPosteriorFunction(Function):
+class WhitenedPosteriorFunction(HandwrittenFunction):
     r"""
     Computes m, R, F and KL from :math:`A \Lambda A^\top` and :math:`b = A (\lambda g - \lambda \mu_f)`, where
 
@@ -127,7 +127,7 @@ class WhitenedPosteriorFunction(Function):
         return B_bar, b_bar
 
 
-class DensePosteriorFunction(Function):
+class DensePosteriorFunction(HandwrittenFunction):
     r"""
     Computes :math:`\alpha`, P, KL, the posterior mean less the prior's, :math:`\delta = K \alpha`, and the posterior
     variance, :math:`\mathrm{diag} \Sigma`, from K, :math:`\lambda` and :math:`h = \lambda g - \lambda \mu_f`, where
@@ -210,7 +210,7 @@ class DensePosteriorFunction(Function):
         return _like(K, K_bar), _like(alpha, precision_bar), _like(alpha, h_bar)
 
 
-class EvidenceFunction(Function):
+class EvidenceFunction(HandwrittenFunction):
     r"""
     :math:`A \Lambda A^\top` and :math:`b = A h`, in the working dtype. With :math:`P = (\bar B + \bar B^\top) A`,
 
@@ -238,7 +238,7 @@ class EvidenceFunction(Function):
         return _like(A, A_bar), _like(precision, precision_bar), _like(h, matvec(A.mT, b_bar))
 
 
-class MarginalsFunction(Function):
+class MarginalsFunction(HandwrittenFunction):
     r"""
     :math:`A^\top m` and the diagonal of :math:`A^\top F A`, for a symmetric F:
 
@@ -265,7 +265,7 @@ class MarginalsFunction(Function):
         return _like(A, A_bar), _like(m, matvec(A, mean_bar)), _like(F, F_bar)
 
 
-class JointEvidenceFunction(Function):
+class JointEvidenceFunction(HandwrittenFunction):
     r"""
     The evidence of points whose sites couple K latent functions, in the working dtype. With :math:`\Lambda_n` (`K x K`)
     the precision of a point, :math:`C_{kl} = \mathrm{diag}(\Lambda_{1kl}, \dots, \Lambda_{Nkl})`:
@@ -298,7 +298,7 @@ class JointEvidenceFunction(Function):
         return _like(A, A_bar), _like(precision, 0.5 * precision_bar), _like(h, matvec(A.mT, b_bar))
 
 
-class JointMarginalsFunction(Function):
+class JointMarginalsFunction(HandwrittenFunction):
     r"""
     Shifts :math:`s_k = A_k^\top m_k` (`K x N`) and, for each point,
     :math:`V_{nkl} = \mathbf a_{nk}^\top F_{kl} \mathbf a_{nl}` (`N x K x K`), for a symmetric F over all latent

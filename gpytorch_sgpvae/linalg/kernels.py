@@ -51,7 +51,7 @@ class ScaledRBFKernel(ScaleKernel):
         if diag or last_dim_is_batch or trace_mode.on():
             return super().forward(x1, x2, last_dim_is_batch=last_dim_is_batch, diag=diag, **params)
         lengthscale, outputscale = self.base_kernel.lengthscale, self.outputscale
-        return SquaredExponentialFunction.apply(x1 / lengthscale, x2 / lengthscale, outputscale[..., None, None])
+        return SquaredExponentialFunction.evaluate(x1 / lengthscale, x2 / lengthscale, outputscale[..., None, None])
 
 
 class GroupedKernel(Kernel):

@@ -94,7 +94,7 @@ def markov_posterior(
         num_chunks = _number_of_chunks(h.shape[-2], batch.numel() * D * D)
     transitions = [part.expand(*batch, *part.shape[-4:]) for part in transitions]
     start = Known(start.mean.expand(*batch, D), start.reduction.expand(*batch, D, D))
-    *states, mean, variance, log_det = MarkovPosteriorFunction.apply(
+    *states, mean, variance, log_det = MarkovPosteriorFunction.evaluate(
         num_chunks, stationary_covariance, loadings, precision, h, *start, *transitions
     )
     return MarkovPosterior(StateSteps(Layout(batch, h.shape[-2], num_chunks), *states), mean, variance, log_det)

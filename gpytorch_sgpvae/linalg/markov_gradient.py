@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from .autograd import HandwrittenFunction
 from .columns import (
     add_vectors,
     along,
@@ -252,7 +252,7 @@ class Adjoint:
             self.loadings[step] += gradient
 
 
-class MarkovPosteriorFunction(Function):
+class MarkovPosteriorFunction(HandwrittenFunction):
     """See :func:`~gpytorch_sgpvae.linalg.markov.markov_posterior`."""
 
     @staticmethod

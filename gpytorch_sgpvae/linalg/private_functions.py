@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
+from .autograd import HandwrittenFunction
 from .cholesky import safe_cholesky, safe_root
 from .conditionals import entry_posterior, exact_enough
 from .products import identity_like, matvec, outer
 
 
-class SharedPosteriorFunction(Function):
+class SharedPosteriorFunction(HandwrittenFunction):
     r"""
     The posterior of functions that are observed together. From their prior covariances :math:`K = \mathrm{diag}(K_1,
     \ldots, K_L)`, precision matrix H and precision times observation b it computes :math:`S = (K^{-1} + H)^{-1}`, m = S
@@ -129,7 +129,7 @@ class PrivatePosterior:
         # H_kl = Σ_j w_jk w_jl C_j, b_k = Σ_j w_jk α_j
         self.H = _of_pairs(self.pairs.mT @ self.C.flatten(-2), G.shape[-1], shared.shape[-3])  # (*T, L N, L N)
         b = (self.w.mT @ own.weights).flatten(-2)  # (*T, L N)
-        self.S, m, log_det = SharedPosteriorFunction.apply(shared, self.H, b)
+        self.S, m, log_det = SharedPosteriorFunction.evaluate(shared, self.H, b)
         sums = self.w @ m.unflatten(-1, shared.shape[-3:-1])  # (*T, J, N)
         self.weights = own.weights - matvec(self.C, sums)
         R = identity_like(G) - G @ self.C  # (*T, J, N, N)

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from .._compat import tree_leaves, tree_map
+from .autograd import HandwrittenFunction
 
 
 def recomputed(function: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
@@ -31,10 +31,10 @@ def recomputed(function: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]
     random_states = _random_states()
     with torch.no_grad(), _Outside() as outside:
         results = function()
-    return _Recomputed.apply(function, random_states, results, *outside.tensors.values())
+    return _Recomputed.evaluate(function, random_states, results, *outside.tensors.values())
 
 
-class _Recomputed(Function):
+class _Recomputed(HandwrittenFunction):
     @staticmethod
     def forward(
         ctx: Any, function: Callable[[], Any], random_states: Any, results: tuple[Tensor, ...], *tensors: Tensor

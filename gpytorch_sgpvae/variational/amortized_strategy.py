@@ -14,12 +14,12 @@ from gpytorch.utils.memoize import add_to_cache, get_from_cache
 from gpytorch.variational import _VariationalStrategy
 from torch import Tensor
 
-from .._compat import DIAG_BY_DEFAULT
+from .._compat import DIAG_BY_DEFAULT, is_compiling
 from ..context import Context, as_context
 from ..linalg.allocator import keep_freed_memory
 from ..magnitudes import check_magnitude
 from ..sites import GaussianSites
-from ..utils.shapes import broadcast
+from ..utils.shapes import broadcast, expands_to
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .amortized_variational_distribution import AmortizedVariationalDistribution
 from .conditioning import Conditioning
@@ -36,6 +36,8 @@ class AmortizedStrategy(_VariationalStrategy):
     inducing_points: Tensor
     # Whether sites may couple the latent functions.
     takes_loadings = False
+    # What is raised where there is no context. torch.jit asks all properties of a module whether they exist.
+    missing_context_error: type[Exception] = ValueError
 
     def __init__(
         self,
@@ -105,6 +107,18 @@ class AmortizedStrategy(_VariationalStrategy):
     def point_sites(self, context: Context | tuple[Tensor, Tensor]) -> GaussianSites:
         """What the network makes of a context, where these are sites of its points (`*T x K x N`)."""
         return self.sites(context)
+
+    def sites_of_further(self, context: Context, tasks: torch.Size) -> GaussianSites:
+        """The sites of points that are added to what was seen of some tasks before."""
+        if not self._variational_distribution.row_wise:
+            raise NotImplementedError(self._rows_depend_on_each_other())
+        sites = self.sites(self._checked(context))
+        if not expands_to(context.batch_shape, tasks):
+            raise ValueError(
+                f"The further context is of the tasks {tuple(context.batch_shape)}, but what was seen before of "
+                f"{tuple(tasks)}: an update is for the same tasks."
+            )
+        return sites
 
     def encode(
         self,
@@ -176,9 +190,10 @@ class AmortizedStrategy(_VariationalStrategy):
     ) -> ApproximateGP:
         r"""
         A copy of the model that has seen further points beside the context that
-        :func:`~gpytorch_sgpvae.persist_context` gave it, and needs no `context=` either.
+        :func:`~gpytorch_sgpvae.persist_context` gave it, and needs no `context=` either. It works for any likelihood,
+        as conditioning asks none.
 
-        :param inputs: (`*T x N x D`).
+        :param inputs: (`*T x N x D`). More batch dimensions than the context's are as many fantasies of the same tasks.
         :param targets: (`*T x N x P`, or `*T x N` for one output).
         :param mean_module: None, as the copy has the model's own.
         :param covar_module: None, as the copy has the model's own.
@@ -191,8 +206,13 @@ class AmortizedStrategy(_VariationalStrategy):
                 "gpytorch_sgpvae.persist_context(model, (x_seen, y_seen)) first. Without a copy, new data are taken in "
                 "by gpytorch_sgpvae.condition(model, (x, y)), or by passing context=(x, y) to the model."
             )
-        encoding = self._conditioning.encoding(self).absorb(self._checked((inputs, targets))).detach()
-        model, encoding = copy.deepcopy((self.model, encoding))
+        seen, further = self._conditioning.seen, self._checked((inputs, targets))
+        if isinstance(seen, Context) and not expands_to(further.batch_shape, seen.batch_shape):
+            tasks = torch.broadcast_shapes(further.batch_shape, seen.batch_shape)
+            encoding = self.encode(seen.expand(tasks))
+        else:
+            encoding = self._conditioning.encoding(self)
+        model, encoding = copy.deepcopy((self.model, encoding.absorb(further).detach()))
         encoding.strategy.set_conditioning(Conditioning(encoding, persistent=True))
         return model
 
@@ -247,7 +267,8 @@ class AmortizedStrategy(_VariationalStrategy):
             add_to_cache(self, "encoding_memo", encoding)
         else:
             self._remember(encoding)
-        self.variational_params_initialized.fill_(1)
+        if not is_compiling():  # it is a buffer, and an exported model changes none
+            self.variational_params_initialized.fill_(1)
         return encoding.predict(x, at_x, diag and self.training, **kwargs)
 
     def train(self, mode: bool = True) -> AmortizedStrategy:
@@ -376,7 +397,7 @@ class AmortizedStrategy(_VariationalStrategy):
             )
 
     def _raise_no_context(self) -> NoReturn:
-        raise ValueError(
+        raise self.missing_context_error(
             f"{type(self).__name__} computes q(u) from data and was given none: call model(x, context=(x_seen, "
             "y_seen)), or wrap callers that cannot pass a context in `with conditioned_on(model, context):`. "
             "model(x, prior=True) needs none."

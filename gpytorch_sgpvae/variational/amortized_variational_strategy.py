@@ -139,6 +139,7 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
 
     :param model: The model this strategy is applied to, typically `self` in the model's `__init__`.
     :param inducing_points: Locations of the inducing points, `M x D` (shared by all latent functions) or `K x M x D`.
+        Fixed tasks may have some of their own, `*T x K x M x D`.
     :param variational_distribution: Holds the inference network.
     :param learn_inducing_locations: Whether the inducing points are parameters of the model.
     :param jitter_val: Added to the diagonal of K_uu; by default
@@ -300,7 +301,7 @@ class AmortizedVariationalStrategy(AmortizedStrategy):
         shape, num_latents = tuple(inducing_points.shape), self.num_latents
         if inducing_points.dim() < 2 or inducing_points.shape[-2] == 0:
             raise ValueError(f"Expected inducing points of shape (M, D) with M >= 1, got {shape}.")
-        if num_latents is not None and shape[:-2] not in ((), (num_latents,)):
+        if num_latents is not None and shape[-3:-2] not in ((), (num_latents,)):
             raise ValueError(
                 f"Inducing points of shape {shape} do not fit a network with num_latents={num_latents}: "
                 f"expected (M, D), or ({num_latents}, M, D) for inducing points of each latent function's own."

@@ -14,9 +14,10 @@ from linear_operator import to_linear_operator
 from linear_operator.operators import DiagLinearOperator, LinearOperator
 from torch import Tensor
 
+from .._compat import is_compiling
 from ..context import Context
 from ..linalg.conditionals import DensePosterior, dense_posterior, shift_and_shrinkage
-from ..sites import GaussianSites
+from ..sites import GaussianSites, side_by_side
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .amortized_strategy import AmortizedStrategy
 from .amortized_variational_distribution import AmortizedVariationalDistribution
@@ -93,6 +94,14 @@ class DenseEncoding(Encoding):
     def p_u(self) -> AmortizedPrior:
         batch = self.posterior.weights.shape[:-1]
         return self.prior if self.prior.batch_shape == batch else self.prior.expand(batch)
+
+    def absorb(self, context: Context) -> DenseEncoding:
+        """In the cubic cost of all points together: their matrices are factorized anew."""
+        further = self.strategy.sites_of_further(context, self.tasks)
+        x = torch.cat([part.expand(*self.tasks, *part.shape[-2:]) for part in (self.x, context.x)], dim=-2)
+        batch = self.posterior.weights.shape[:-1]
+        sites = side_by_side([part.expand((*batch, part.shape[-1])) for part in (self.sites, further)])
+        return self.strategy.encode_sites(x, sites, x)[0]
 
     def sites_of(self, q_f: MultivariateNormal) -> GaussianSites:
         if isinstance(q_f.lazy_covariance_matrix, DiagLinearOperator):
@@ -182,22 +191,29 @@ class DenseAmortizedVariationalStrategy(AmortizedStrategy):
     def _encode(
         self, context: Context, sites: GaussianSites, x: Tensor, **kwargs: Any
     ) -> tuple[DenseEncoding, PriorAt]:
-        if context.num_points > self.max_points:
+        return self.encode_sites(context.x, sites, x, **kwargs)
+
+    def encode_sites(
+        self, context_x: Tensor, sites: GaussianSites, x: Tensor, **kwargs: Any
+    ) -> tuple[DenseEncoding, PriorAt]:
+        """The encoding of sites at a context's inputs, and the prior at x."""
+        num_points = context_x.shape[-2]
+        if not is_compiling() and num_points > self.max_points:
             warnings.warn(
-                f"{type(self).__name__} factorizes a matrix of {context.num_points} x {context.num_points} for each "
+                f"{type(self).__name__} factorizes a matrix of {num_points} x {num_points} for each "
                 f"latent function and task; beyond {self.max_points} points consider the sparse "
                 f"AmortizedVariationalStrategy (SGPVAE){OVER_TIME}",
                 stacklevel=2,
             )
-        self._check_input_dim(x, context.x)
-        new_inputs = [] if x is context.x else [self._for_latents(x)]
-        prior = self._prior(self._insert_latents(context.x), *new_inputs, **kwargs)
+        self._check_input_dim(x, context_x)
+        new_inputs = [] if x is context_x else [self._for_latents(x)]
+        prior = self._prior(self._insert_latents(context_x), *new_inputs, **kwargs)
         covar, mean = prior.covariance(0, 0), prior.mean(0)
         covar = covar.add_jitter(self.jitter_val) if self.jitter_val else covar
         Kff = covar.to_dense()  # (*T, K, N, N)
         # evaluated: a lazy kernel would remember the graph of whoever looks at it first
         at_context = AmortizedPrior(mean, to_linear_operator(Kff))
-        encoding = DenseEncoding(self, context.x, sites, at_context, dense_posterior(Kff, sites, mean))
+        encoding = DenseEncoding(self, context_x, sites, at_context, dense_posterior(Kff, sites, mean))
         if new_inputs:
             return encoding, prior_of_second_group(prior)
         covar = at_context.lazy_covariance_matrix

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import warnings
+from math import prod
 from typing import Any
 
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from ..context import Context
+from .._compat import is_compiling
 from ..linalg.entries import informative_entries
 from ..linalg.entry_posterior import EntryPosterior
 from ..linalg.private_functions import PrivatePosterior
@@ -105,15 +106,9 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         mean, Kff = encoding.prior
         return PriorAt(mean, Kff.diagonal(dim1=-2, dim2=-1), Kff, lambda: to_linear_operator(Kff), is_context=True)
 
-    def _encode(self, context: Context, sites: GaussianSites, x: Tensor, **kwargs: Any) -> tuple[Any, Any]:
+    def encode_sites(self, context_x: Tensor, sites: GaussianSites, x: Tensor, **kwargs: Any) -> tuple[Any, PriorAt]:
         if self.num_latents is None:
-            return super()._encode(context, sites, x, **kwargs)
-        return self.encode_sites(context.x, sites, x, **kwargs)
-
-    def encode_sites(
-        self, context_x: Tensor, sites: GaussianSites, x: Tensor, **kwargs: Any
-    ) -> tuple[DenseJointEncoding, PriorAt]:
-        """The encoding of sites at a context's inputs, and the prior at x."""
+            return super().encode_sites(context_x, sites, x, **kwargs)
         self._check_input_dim(x, context_x)
         new_inputs = [] if x is context_x else [self._for_latents(x)]
         prior = self._prior(self._insert_latents(context_x), *new_inputs, **kwargs)
@@ -127,7 +122,7 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
     def _posterior(self, Kff: Tensor, sites: GaussianSites, mean: Tensor) -> EntryPosterior | PrivatePosterior:
         loadings, h = sites.explicit_loadings(), sites.seen_by(mean)
         entries = informative_entries(sites.precision.detach().flatten(-2))
-        num_entries = sites.shape[-2:].numel() if entries is None else entries.shape[-1]
+        num_entries = prod(sites.shape[-2:]) if entries is None else entries.shape[-1]
         if sites.owners is not None and loadings.dim() == 2 and _is_cheaper(sites, num_entries):
             self._warn_of(sites.owners.count(-1) * sites.shape[-1])
             return PrivatePosterior(Kff, loadings, sites.owners, sites.precision, h)
@@ -135,7 +130,7 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
         return EntryPosterior(Kff, loadings, sites.precision, h, entries)
 
     def _warn_of(self, size: int) -> None:
-        if size > self.max_entries:
+        if not is_compiling() and size > self.max_entries:
             warnings.warn(
                 f"{type(self).__name__} factorizes a matrix of {size} x {size} for each task; beyond "
                 f"{self.max_entries} observed entries consider the sparse JointAmortizedVariationalStrategy "

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.distributions import MultivariateNormal
 from linear_operator.operators import BlockDiagLinearOperator
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from ..sites import GaussianSites, side_by_side
 from .amortized_multivariate_normal import AmortizedMultivariateNormal, AmortizedPrior
 from .dense_amortized_variational_strategy import PriorAt
 from .encoding import Encoding
+from .joint_normal import JointNormal
 from .posterior_covariance import JointPosteriorCovariance, LazyJointCovariance, LazyMatrix, check_rows
 
 if TYPE_CHECKING:
@@ -60,11 +61,11 @@ class DenseJointEncoding(Encoding):
         K = mean.shape[-1]
         blocks = LazyMatrix(mean, torch.Size([*mean.shape, K]), partial(self._blocks, at_x))
         if diag:
-            q_f = MultitaskMultivariateNormal(mean, BlockDiagLinearOperator(blocks))
+            q_f = JointNormal(mean, BlockDiagLinearOperator(blocks))
         else:
             size = mean.shape[-2] * K
             whole = LazyMatrix(mean, torch.Size([*mean.shape[:-2], size, size]), partial(self._whole, at_x))
-            q_f = MultitaskMultivariateNormal(mean, LazyJointCovariance(blocks, whole))
+            q_f = JointNormal(mean, LazyJointCovariance(blocks, whole))
         q_f.projected = partial(self._projected, at_x, mean)
         return q_f
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.distributions import MultivariateNormal
 from linear_operator.operators import BlockDiagLinearOperator, DenseLinearOperator
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from ..linalg.conditionals import (
 )
 from ..sites import GaussianSites
 from .amortized_variational_strategy import AmortizedVariationalStrategy, PriorAt, SparseEncoding
+from .joint_normal import JointNormal
 from .joint_strategy import JointStrategy
 from .posterior_covariance import JointPosteriorCovariance
 
@@ -37,9 +38,9 @@ class JointSparseEncoding(SparseEncoding):
         mean = (at_x.mean + shift).mT  # (*T, N, K)
         blocks = torch.diag_embed(at_x.variance.mT) - shrinkage  # (*T, N, K, K)
         if diag:
-            return MultitaskMultivariateNormal(mean, BlockDiagLinearOperator(DenseLinearOperator(blocks)))
+            return JointNormal(mean, BlockDiagLinearOperator(DenseLinearOperator(blocks)))
         reduction = self.posterior.reduction.to(blocks.dtype)
-        return MultitaskMultivariateNormal(mean, JointPosteriorCovariance(at_x.covar(), at_x.A, reduction, blocks))
+        return JointNormal(mean, JointPosteriorCovariance(at_x.covar(), at_x.A, reduction, blocks))
 
 
 class JointAmortizedVariationalStrategy(JointStrategy, AmortizedVariationalStrategy):

@@ -100,7 +100,7 @@ class Posterior:
             A \lambda g + A_\text{new} \lambda_\text{new} g_\text{new}
 
         Over time (:class:`~gpytorch_sgpvae.MarkovAmortizedVariationalStrategy`) rows that are not earlier than the last
-        one cost O(N) for N new ones; earlier ones, and the joint dense strategy, take all rows together again.
+        one cost O(N) for N new ones; earlier ones, and the dense strategies, take all rows together again.
 
         :param context: The new points.
         :return: This posterior, updated.
@@ -204,7 +204,12 @@ def persist_context(model: torch.nn.Module, context: Context | tuple[Tensor, Ten
         torch.Size([4, 3])
     """
     conditioning = None if context is None else Conditioning(as_context(context), persistent=True)
-    amortized_strategy(model).set_conditioning(conditioning)
+    strategy = amortized_strategy(model)
+    strategy.set_conditioning(conditioning)
+    # GPyTorch's wrappers (independent outputs, LMC) do not ask the strategy within them.
+    for wrapper in model.modules():
+        if wrapper is not strategy and getattr(wrapper, "base_variational_strategy", None) is strategy:
+            wrapper.get_fantasy_model = strategy.get_fantasy_model
 
 
 def amortized_strategy(model: torch.nn.Module) -> AmortizedStrategy:

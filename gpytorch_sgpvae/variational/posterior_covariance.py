@@ -169,7 +169,8 @@ class LazyMatrix(LazyCovariance):
             return to_linear_operator(self._compute())
 
     def _size(self) -> torch.Size:
-        return self._shape
+        # Sizes are tensors while torch.jit traces, and linear_operator multiplies them in place.
+        return torch.Size([1 * size for size in self._shape])
 
     def _diagonal(self) -> Tensor:
         if self._known_diagonal is not None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gpytorch.kernels import ScaleKernel
 from gpytorch.variational import IndependentMultitaskVariationalStrategy, LMCVariationalStrategy
-from strategy_case import StrategyCase, upstream_cases
+from strategy_case import StrategyCase
 
 from gpytorch_sgpvae import (
     AmortizedVariationalStrategy,
@@ -29,12 +29,14 @@ from gpytorch_sgpvae.variational.pointwise_strategy import PointwiseStrategy
 
 
 class TestSparse(StrategyCase):
+    has_inducing_points = True
+
     def create_strategy(self, model, variational_distribution, **kwargs):
         return AmortizedVariationalStrategy(model, torch.rand(5, 2) * 3, variational_distribution, **kwargs)
 
 
 class TestDense(StrategyCase):
-    refuses = frozenset({"chunks", "update", "state_dict"})
+    refuses = frozenset({"chunks", "state_dict"})
     num_choleskies = 1
 
     def create_strategy(self, model, variational_distribution, **kwargs):
@@ -44,6 +46,8 @@ class TestDense(StrategyCase):
 class TestInducingSites(StrategyCase):
     refuses = frozenset({"refine"})
     lacks = frozenset({"other networks"})
+    has_inducing_points = True
+    shares_inducing_points = True
 
     def create_strategy(self, model, variational_distribution, **kwargs):
         return InducingSitesVariationalStrategy(model, torch.rand(5, 2) * 3, variational_distribution, **kwargs)
@@ -91,6 +95,7 @@ class TestJointWithoutLoadings(TestJoint):
 class TestDenseJoint(TestJoint):
     refuses = frozenset({"chunks"})
     num_choleskies = 1
+    has_inducing_points = False
 
     def create_strategy(self, model, variational_distribution, **kwargs):
         return DenseJointAmortizedVariationalStrategy(model, variational_distribution, **kwargs)
@@ -121,6 +126,7 @@ class TestDenseJointWithPrivateFunctions(TestDenseJoint):
 class TestMarkov(TestJoint):
     refuses = frozenset({"chunks", "dense forward"})
     num_choleskies = 0
+    has_inducing_points = False
 
     def create_strategy(self, model, variational_distribution, **kwargs):
         return MarkovAmortizedVariationalStrategy(model, variational_distribution, **kwargs)
@@ -190,7 +196,6 @@ class TestSitesWithLoadings:
 
 
 CASES = (TestSparse, TestDense, TestInducingSites, TestPointwise, TestJoint, TestDenseJoint, TestMarkov)
-globals().update(upstream_cases(*CASES))
 
 
 def test_every_strategy_is_tested():
