@@ -6,10 +6,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.exceptions import NotFittedError
 
 
 class TableError(ValueError):
     """A table, or what was asked of it, cannot be used as it is: the message says what came and what to do."""
+
+
+class NotFittedTableError(TableError, NotFittedError):
+    """What was asked for needs a fitted imputer; scikit-learn knows it as its own error of that kind."""
 
 
 class TableWarning(UserWarning):

@@ -2,26 +2,31 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, TransformerMixin
 from torch import Tensor
 from tqdm import tqdm
 
 from ..likelihoods import Prediction
 from ..utils.seeds import derive_seed, seeded
+from .choice import settled
 from .errors import TableError, TableWarning, listed
-from .filling import check_added, fill, fill_with, hide
+from .estimator import TableEstimator
+from .filling import fill, fill_with, hide
 from .fitted import FittedTable, in_order
-from .fitting import Settings, check_seed, fit_table
+from .fitting import fit_table
 from .forecast import rows_past_the_end
+from .form import GivenTable, TableForm
+from .frames import read_frame
 from .judgment import known_values, unlike_the_fit
 from .outputs import Outputs
 from .reading import TaskTable
+from .settings import Settings, check_seed
 from .storage import load_table, save_table
 from .summaries import overall, score, summarize
 
@@ -31,7 +36,7 @@ MOST_ROWS_WITHOUT_BAR = 5000
 SAMPLE_ROWS = 100_000
 
 
-class SGPVAEImputer(TransformerMixin, BaseEstimator):
+class SGPVAEImputer(TableEstimator, auto_wrap_output_keys=None):
     r"""
     Fills the holes of a table, with error bars, and predicts rows that it does not have. The rows of a task (a week, a
     patient, a recording; or the whole table) are points :math:`\mathbf x` with outputs :math:`\mathbf y`, some of them
@@ -114,10 +119,11 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
     def __init__(
         self,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        task: str | None = None,
+        inputs: Sequence[str | int] | None = None,
+        outputs: Sequence[str | int] | None = None,
+        task: str | int | None = None,
         *,
+        long: Sequence[str] | None = None,
         covariates: Sequence[str] = (),
         periodic: Mapping[str, float] | None = None,
         families: Mapping[str, str] | None = None,
@@ -137,6 +143,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         self.inputs = inputs
         self.outputs = outputs
         self.task = task
+        self.long = long
         self.covariates = covariates
         self.periodic = periodic
         self.families = families
@@ -153,14 +160,19 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         self.num_nodes = num_nodes
         self.progress = progress
 
-    def fit(self, df: pd.DataFrame, y: None = None) -> SGPVAEImputer:
+    def fit(self, df: Any, y: Any = None) -> SGPVAEImputer:
         """
         Learn from a table with holes, or without any.
 
         :param df: With all input and output columns, and that of the task.
         :param y: Not used.
         """
-        return self._take(fit_table(df, Settings(**self.get_params(deep=False))))
+        given = read_frame(df)
+        settings = settled(Settings(**self.get_params(deep=False)), given)
+        form = TableForm.fit(given, settings)
+        if form.long is not None:
+            settings = replace(settings, outputs=form.long.sensors)
+        return self._take(fit_table(form.open(given).frame, settings, form))
 
     def fit_dataset(self, source: Any, sample_rows: int = SAMPLE_ROWS) -> SGPVAEImputer:
         """
@@ -216,7 +228,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     def outputs_(self) -> Outputs:
         return self.fitted_.reader.outputs.filled
 
-    def transform(self, df: pd.DataFrame, intervals: bool = False) -> pd.DataFrame:
+    def transform(self, df: Any, intervals: bool = False) -> Any:
         """
         The table with the holes of its outputs filled: everything else, the order of the rows and the index are as they
         were.
@@ -225,20 +237,24 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param intervals: Whether to add, for each output NAME, `NAME_std`, `NAME_lower` and `NAME_upper` (a 95 %
             interval), empty where a value was known, and `NAME_filled`, whether it was not.
         """
-        table = self.fitted_.reader.read(df)
+        given, container = self._open(df), self._container
+        names = self.outputs_.names
+        table = self.fitted_.reader.read(given.frame)
         holes = self._holes(table)
-        if not holes.any():
+        asked = given.asked(holes)
+        if not asked.any():
             warnings.warn("The outputs have no holes: the table is returned as it came.", TableWarning, stacklevel=2)
         if intervals:
-            check_added(df, self.outputs_)
+            given.check_added(names)
         text = unlike_the_fit(self.fitted_, table, self.seed)
         if text is not None:
             warnings.warn(text, TableWarning, stacklevel=2)
-        rows = np.flatnonzero(holes.any(1))
+        rows = np.flatnonzero(asked.any(1))
         summary = summarize(self.outputs_, self._predictions(table, table, rows), rows, intervals)
-        return fill(df, self.outputs_, holes, summary, intervals)
+        filled = fill(given.frame, self.outputs_, asked, summary, intervals)
+        return given.filled(filled, names, holes, container)
 
-    def predict(self, df: pd.DataFrame, context: pd.DataFrame) -> pd.DataFrame:
+    def predict(self, df: Any, context: Any) -> Any:
         """
         Predict the outputs at new inputs, with the index of these: for each output NAME the columns `NAME` (the mean;
         of a count rounded; of flags and categories the most probable label), `NAME_std`, `NAME_lower` and `NAME_upper`
@@ -248,20 +264,10 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param df: With the input columns, and that of the task.
         :param context: What is known of the tasks, as for :meth:`transform`.
         """
-        table, places = self._read_places(df, context)
-        unknown = places.keys[len(table.keys) :]
-        if unknown:
-            warnings.warn(
-                f"The context has no rows of the task{'s' if len(unknown) > 1 else ''} {listed(unknown[:5])}: nothing "
-                "is known of it but what tasks are like in general.",
-                TableWarning,
-                stacklevel=2,
-            )
-        rows = np.arange(len(df))
-        predictions = self._predictions(table, places, rows)
-        return summarize(self.outputs_, predictions, rows, intervals=True).set_index(df.index)
+        places = self._open(df, is_places=True)
+        return places.predicted(self._predict(places.frame, self._open(context).frame))
 
-    def forecast(self, df: pd.DataFrame, horizon: int) -> pd.DataFrame:
+    def forecast(self, df: Any, horizon: int) -> Any:
         """
         Predict the outputs past the end of a table: for each series (the rows that agree in the task and in all inputs
         but the time) further rows at its usual step after its last one, with the columns of :meth:`predict` beside
@@ -270,14 +276,16 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param df: As for :meth:`transform`.
         :param horizon: How many rows for each series.
         """
-        places = rows_past_the_end(self.fitted_, df, horizon)
-        return pd.concat([places, self.predict(places, context=df)], axis=1)
+        given = self._open(df)
+        places = rows_past_the_end(self.fitted_, given.frame, horizon)
+        return given.ahead(places, self._predict(places, given.frame))
 
     @torch.no_grad()
-    def predictive(self, df: pd.DataFrame, context: pd.DataFrame) -> Prediction:
+    def predictive(self, df: Any, context: Any) -> Prediction:
         """
         The whole distributions that :meth:`predict` summarizes: of all outputs in all rows, in the outputs' own units
         (`N x P`); values of flags and categories are numbers of labels, in the order of `outputs_.columns[p].levels`.
+        In long format all sensors are predicted in each row, at its place.
 
         :param df: With the input columns, and that of the task.
         :param context: What is known of the tasks, as for :meth:`transform`.
@@ -291,10 +299,13 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
             >>> imputer.predictive(table, context=table).quantile([0.1, 0.9]).shape
             torch.Size([2, 54, 1])
         """
+        places = self._open(df, is_places=True)
+        every = np.arange(len(places.frame))
         with seeded(derive_seed("predictive", self.seed)):
-            return in_order(list(self._predictions(*self._read_places(df, context), np.arange(len(df)))))
+            parts = self._predictions(*self._read_places(places.frame, self._open(context).frame), every)
+            return in_order(list(parts), places.of_rows(every))
 
-    def scores(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> pd.DataFrame:
+    def scores(self, df: Any, fraction: float = 0.1, seed: int = 0) -> Any:
         """
         How well known entries are predicted when they are hidden, a row for each output: its family; their number `n`;
         `rmse` and `mae` of the mean (of flags, of the probability; of categories nothing); `nll`, minus the mean log
@@ -305,15 +316,10 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param fraction: Fraction of the known entries, to be hidden.
         :param seed: Seed of their choice.
         """
-        fitted = self.fitted_
-        masked, mask = self.hide(df, fraction, seed)
-        hidden = mask.to_numpy()
-        truth = np.where(hidden, known_values(self.outputs_, fitted.reader.read(df)), np.nan)
-        table = fitted.reader.read(masked)
-        predictions = self._predictions(table, table, np.flatnonzero(hidden.any(1)))
-        return score(self.outputs_, predictions, fitted.as_tensor(truth))
+        given = self._open(df)
+        return given.given.listed(self._scores(given.frame, fraction, seed))
 
-    def score(self, df: pd.DataFrame, y: None = None) -> float:
+    def score(self, df: Any, y: Any = None) -> float:
         r"""
         How well known entries are predicted when they are hidden, in one number for scikit-learn's `cross_val_score`
         and `GridSearchCV`. Higher is better, and 0 is the best. A tenth of the known entries is hidden, as by
@@ -329,9 +335,10 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param df: As for :meth:`transform`.
         :param y: Not used.
         """
-        return overall(self.outputs_, self.scores(df), self.read_outputs(df))
+        frame = self._open(df).frame
+        return overall(self.outputs_, self._scores(frame), self.read_outputs(df))
 
-    def sample(self, df: pd.DataFrame, n: int) -> list[pd.DataFrame]:
+    def sample(self, df: Any, n: int) -> list[Any]:
         """
         Draw n filled tables: each is one of the ways the missing values may have been, jointly over all rows of a
         series over time, and over blocks of neighboring rows in other tables.
@@ -341,24 +348,35 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         """
         if n < 1:
             raise TableError(f"The number of samples must be at least 1, got {n}.")
-        table = self.fitted_.reader.read(df)
+        given = self._open(df)
+        table = self.fitted_.reader.read(given.frame)
         holes = self._holes(table)
-        rows = np.flatnonzero(holes.any(1))
+        asked = given.asked(holes)
+        rows = np.flatnonzero(asked.any(1))
         draws = np.full((n, *holes.shape), np.nan)
         for numbers, values in self.fitted_.draws(table, table, rows, n, self.seed):
             draws[:, numbers] = values.cpu().numpy()
-        return [fill_with(df, self.outputs_, holes, draw) for draw in draws]
+        drawn = (fill_with(given.frame, self.outputs_, asked, draw) for draw in draws)
+        return [given.filled(frame, self.outputs_.names, holes) for frame in drawn]
 
-    def read_outputs(self, df: pd.DataFrame) -> Tensor:
+    def read_outputs(self, df: Any) -> Tensor:
         """
         What is known of the outputs, as numbers in their own units, NaN where it is missing (`N x P`). Flags and
         categories are numbers of labels.
 
+        :param df: As for :meth:`transform`; of a table in long format the rows are those of :meth:`as_wide`.
+        """
+        return torch.tensor(known_values(self.outputs_, self.fitted_.reader.read(self.as_wide(df))))
+
+    def as_wide(self, df: Any) -> pd.DataFrame:
+        """
+        The table as pandas has it, with a column for each output, which it already has unless it is in long format.
+
         :param df: As for :meth:`transform`.
         """
-        return torch.tensor(known_values(self.outputs_, self.fitted_.reader.read(df)))
+        return self._open(df).frame
 
-    def hide(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def hide(self, df: Any, fraction: float = 0.1, seed: int = 0) -> tuple[Any, Any]:
         """
         Hide known entries of the outputs, to ask for them: the table with more holes, and where they are (True), with
         a column for each output.
@@ -368,7 +386,8 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         :param seed: Seed of their choice.
         """
         check_seed(seed)
-        return hide(df, self.outputs_.names, fraction, seed)
+        given = self._open(df)
+        return given.hidden(*hide(given.frame, self.outputs_.names, fraction, seed))
 
     def save(self, path: str | Path) -> None:
         """
@@ -399,16 +418,36 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         text = super().__repr__(**kwargs)
         return f"{text}\n{self.outputs_.description}" if hasattr(self, "_table") else text
 
-    @property
-    def fitted_(self) -> FittedTable:
-        if not hasattr(self, "_table"):
-            raise TableError("This SGPVAEImputer has not been fitted yet: call fit(table) first.")
-        return self._table
-
     def _take(self, fitted: FittedTable) -> SGPVAEImputer:
         self._table = fitted
         self.model_, self.history_ = fitted.model, fitted.history
         return self
+
+    def _open(self, df: Any, is_places: bool = False) -> GivenTable:
+        return self.fitted_.form.open(read_frame(df), is_places)
+
+    def _predict(self, places: pd.DataFrame, context: pd.DataFrame) -> pd.DataFrame:
+        table, asked = self._read_places(places, context)
+        unknown = asked.keys[len(table.keys) :]
+        if unknown:
+            warnings.warn(
+                f"The context has no rows of the task{'s' if len(unknown) > 1 else ''} {listed(unknown[:5])}: nothing "
+                "is known of it but what tasks are like in general.",
+                TableWarning,
+                stacklevel=3,
+            )
+        rows = np.arange(len(places))
+        return summarize(self.outputs_, self._predictions(table, asked, rows), rows, intervals=True)
+
+    def _scores(self, frame: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> pd.DataFrame:
+        check_seed(seed)
+        fitted = self.fitted_
+        masked, mask = hide(frame, self.outputs_.names, fraction, seed)
+        hidden = mask.to_numpy()
+        truth = np.where(hidden, known_values(self.outputs_, fitted.reader.read(frame)), np.nan)
+        table = fitted.reader.read(masked)
+        predictions = self._predictions(table, table, np.flatnonzero(hidden.any(1)))
+        return score(self.outputs_, predictions, fitted.as_tensor(truth))
 
     def _read_places(self, df: pd.DataFrame, context: pd.DataFrame) -> tuple[TaskTable, TaskTable]:
         reader = self.fitted_.reader

@@ -14,7 +14,7 @@ from .errors import TableError
 from .families import OutputColumn
 from .files import PIPE, frame_to_bytes, is_parquet, read_table, write_bytes
 from .imputer import SGPVAEImputer
-from .tasks import DERIVED
+from .tasks import source_of
 from .text_table import TextTable
 
 
@@ -48,12 +48,12 @@ class Roles:
                 texts.append(column.name)
         dated = [column.name for column in reader.inputs if column.day_first is not None]
         if reader.task is not None and reader.task.day_first is not None:
-            dated.append(_source(reader.task.name))
+            dated.append(source_of(reader.task.name))
         return cls(
-            tuple(imputer.inputs),
-            tuple(imputer.outputs),
-            tuple(imputer.covariates),
-            imputer.task,
+            tuple(column.name for column in reader.inputs),
+            tuple(reader.outputs.filled.names),
+            tuple(reader.outputs.names[reader.num_filled :]),
+            None if reader.task is None else reader.task.name,
             tuple(texts),
             tuple(dated),
         )
@@ -66,7 +66,7 @@ class Roles:
     @property
     def dates(self) -> list[str]:
         """Columns that may hold dates."""
-        return [*self.inputs, *([] if self.task is None else [self.task, _source(self.task)])]
+        return [*self.inputs, *([] if self.task is None else [self.task, source_of(self.task)])]
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def _frame_of(table: TextTable, roles: Roles, reading: Reading) -> pd.DataFrame:
     columns = []
     for number, name in enumerate(table.names):
         cells = table.column(number)
-        is_task = roles.task is not None and name in (roles.task, _source(roles.task)) and name not in roles.inputs
+        is_task = roles.task is not None and name in (roles.task, source_of(roles.task)) and name not in roles.inputs
         if is_task or (name in roles.inputs and name in roles.labels):
             columns.append(reading.read_text(cells, name))
         elif name in (*roles.inputs, *roles.outputs, *roles.covariates):
@@ -233,9 +233,3 @@ def _marks_in(table: Any, roles: Roles, reading: Reading) -> list[str]:
     places = [number for number, name in enumerate(table.names) if name in (*roles.outputs, *roles.covariates)]
     found = {cell.strip() for number in places for cell in table.column(number)}
     return [mark for mark in USUAL_MARKS if mark in found]
-
-
-def _source(task: str) -> str:
-    """The column that a task is made of."""
-    match = DERIVED.fullmatch(task)
-    return match.group(2) if match else task
