@@ -81,6 +81,8 @@ def _outputs_of(frame: pd.DataFrame, taken: Sequence[str]) -> list[str]:
     measured = {name: column for name, column in columns.items() if types.is_numeric_dtype(column.dtype)}
     chosen = [str(name) for name, column in measured.items() if column.nunique() > 1]
     left = [name for name in measured if name not in chosen]
+    if not chosen and len(frame) == 1:
+        raise TableError("The table has one row (n_samples = 1): there is nothing to learn from row to row.")
     if not chosen:
         some = f": {listed(left[:5])} have no two different values" if left else ""
         raise TableError(f"The table has no column of numbers that could be an output{some}. Name the outputs.")

@@ -89,7 +89,7 @@ class SGPVAEImputer(TableEstimator, auto_wrap_output_keys=None):
     :param compare: Whether `fit` compares itself with simpler ways, which takes seconds to a minute.
     :param seed: Seed of everything random: the same table and seed give the same model and the same predictions.
     :param device: By default the CPU.
-    :param dtype: Type of the computations, `torch.float64` or `torch.float32`.
+    :param dtype: Type of the computations, `"float64"` or `"float32"`.
     :param devices: Processes on this machine that share the training, see :doc:`/docs/large_tables`.
     :param num_nodes: Machines that share it.
     :param progress: Whether `fit`, and predictions of more than 5000 rows, show a progress bar.
@@ -135,7 +135,7 @@ class SGPVAEImputer(TableEstimator, auto_wrap_output_keys=None):
         compare: bool = True,
         seed: int = 0,
         device: str | torch.device | None = None,
-        dtype: str | torch.dtype = torch.float64,
+        dtype: str | torch.dtype = "float64",
         devices: int = 1,
         num_nodes: int = 1,
         progress: bool = True,
@@ -254,7 +254,7 @@ class SGPVAEImputer(TableEstimator, auto_wrap_output_keys=None):
         filled = fill(given.frame, self.outputs_, asked, summary, intervals)
         return given.filled(filled, names, holes, container)
 
-    def predict(self, df: Any, context: Any) -> Any:
+    def predict(self, df: Any, context: Any = None) -> Any:
         """
         Predict the outputs at new inputs, with the index of these: for each output NAME the columns `NAME` (the mean;
         of a count rounded; of flags and categories the most probable label), `NAME_std`, `NAME_lower` and `NAME_upper`
@@ -262,10 +262,12 @@ class SGPVAEImputer(TableEstimator, auto_wrap_output_keys=None):
         standard deviation of being right; categories have no order and so no interval.
 
         :param df: With the input columns, and that of the task.
-        :param context: What is known of the tasks, as for :meth:`transform`.
+        :param context: What is known of the tasks, as for :meth:`transform`; by default `df` itself, whose known
+            entries are then predicted as if they were measured once more.
         """
-        places = self._open(df, is_places=True)
-        return places.predicted(self._predict(places.frame, self._open(context).frame))
+        places = self._open(df, is_places=context is not None)
+        known = places.frame if context is None else self._open(context).frame
+        return places.predicted(self._predict(places.frame, known))
 
     def forecast(self, df: Any, horizon: int) -> Any:
         """
@@ -281,14 +283,14 @@ class SGPVAEImputer(TableEstimator, auto_wrap_output_keys=None):
         return given.ahead(places, self._predict(places, given.frame))
 
     @torch.no_grad()
-    def predictive(self, df: Any, context: Any) -> Prediction:
+    def predictive(self, df: Any, context: Any = None) -> Prediction:
         """
         The whole distributions that :meth:`predict` summarizes: of all outputs in all rows, in the outputs' own units
         (`N x P`); values of flags and categories are numbers of labels, in the order of `outputs_.columns[p].levels`.
         In long format all sensors are predicted in each row, at its place.
 
-        :param df: With the input columns, and that of the task.
-        :param context: What is known of the tasks, as for :meth:`transform`.
+        :param df: As for :meth:`predict`.
+        :param context: As for :meth:`predict`.
 
         Example:
             >>> import numpy as np, pandas as pd
@@ -299,10 +301,11 @@ class SGPVAEImputer(TableEstimator, auto_wrap_output_keys=None):
             >>> imputer.predictive(table, context=table).quantile([0.1, 0.9]).shape
             torch.Size([2, 54, 1])
         """
-        places = self._open(df, is_places=True)
+        places = self._open(df, is_places=context is not None)
+        known = places.frame if context is None else self._open(context).frame
         every = np.arange(len(places.frame))
         with seeded(derive_seed("predictive", self.seed)):
-            parts = self._predictions(*self._read_places(places.frame, self._open(context).frame), every)
+            parts = self._predictions(*self._read_places(places.frame, known), every)
             return in_order(list(parts), places.of_rows(every))
 
     def scores(self, df: Any, fraction: float = 0.1, seed: int = 0) -> Any:
@@ -452,7 +455,7 @@ class SGPVAEImputer(TableEstimator, auto_wrap_output_keys=None):
     def _read_places(self, df: pd.DataFrame, context: pd.DataFrame) -> tuple[TaskTable, TaskTable]:
         reader = self.fitted_.reader
         table = reader.read(context)
-        return table, reader.read_places(df, context, table)
+        return table, table if df is context else reader.read_places(df, context, table)
 
     def _holes(self, table: TaskTable) -> np.ndarray:
         """Which entries of the outputs are missing (`N x P`)."""
