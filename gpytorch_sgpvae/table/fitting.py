@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Callable
@@ -68,6 +69,24 @@ def fit_table(
         return _trained(fitted, frame, table, hidden, settings, further)
 
 
+def update_table(fitted: FittedTable, frame: pd.DataFrame, settings: Settings) -> FittedTable:
+    """
+    Learn from further tasks: what was learnt of columns, their units and the trend stays, and the parameters of the
+    model, a copy of it, are trained on from where they are.
+
+    :param fitted: What was fitted before.
+    :param frame: A table of the same columns, with other tasks or rows.
+    :param settings: The settings of the fit.
+    """
+    reader = fitted.reader
+    table = reader.read(frame)
+    check_tasks(table, settings.task)
+    hidden = hold_out(table, fitted.plan, reader.num_filled, settings.seed)
+    before = fitted.with_(model=copy.deepcopy(fitted.model))
+    with seeded(derive_seed("table", settings.seed)):
+        return _trained(before, frame, table, hidden, settings, None, continued=True)
+
+
 def _started(
     reader: TableReader, plan: Plan, trend: Trend, shown: TaskTable, settings: Settings, form: TableForm
 ) -> FittedTable:
@@ -93,6 +112,7 @@ def _trained(
     hidden: np.ndarray,
     settings: Settings,
     further: FurtherSamples | None,
+    continued: bool = False,
 ) -> FittedTable:
     """The same after training, with intervals as wide as held-out entries demand, and compared with simpler ways."""
     minutes = usual_minutes(len(frame)) if settings.max_minutes is None else settings.max_minutes
@@ -108,9 +128,13 @@ def _trained(
         None if further is None else partial(further, fitted.reader),
         settings.devices,
         settings.num_nodes,
+        continued,
     )
     shown = replace(table, y=np.where(hidden, np.nan, table.y))
+    earlier = fitted.calibration
     fitted = calibrated(fitted.with_(history=pd.DataFrame(history)), table, shown, hidden)
+    if continued:
+        fitted = fitted.with_(calibration=fitted.calibration.or_earlier(earlier, hidden.sum(0), fitted.reader.outputs))
     _warn(distant_points(fitted, table))
     _warn(fitted.calibration.warning)
     fitted = fitted.with_(evidence=evidence_of(fitted, shown, settings.seed))

@@ -107,7 +107,7 @@ class GivenTable:
         :param mask: Where they are (`N x P`).
         """
         cells = {name: np.flatnonzero(mask[name]) for name in mask.columns}
-        return self.given.emptied(masked, cells), self.given.made(mask)
+        return self.given.emptied(masked, cells), self.given.made(mask, typed=False)
 
     def predicted(self, result: pd.DataFrame) -> Any:
         """
@@ -170,7 +170,7 @@ class LongTable(GivenTable):
         is_hidden = mask.to_numpy()[self.wide.rows, self.wide.columns] & frame[name].notna().to_numpy()
         where = pd.DataFrame({name: is_hidden}, index=frame.index)
         emptied = frame.assign(**{name: frame[name].mask(where[name])})
-        return self.given.emptied(emptied, {name: np.flatnonzero(is_hidden)}), self.given.made(where)
+        return self.given.emptied(emptied, {name: np.flatnonzero(is_hidden)}), self.given.made(where, typed=False)
 
     def predicted(self, result: pd.DataFrame) -> Any:
         narrow = self.long.predicted(self.wide, result)

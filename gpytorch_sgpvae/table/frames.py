@@ -51,11 +51,12 @@ class GivenFrame:
         """
         return self.filled(result, cells)
 
-    def made(self, result: pd.DataFrame) -> Any:
+    def made(self, result: pd.DataFrame, typed: bool = True) -> Any:
         """
-        Another table of this kind. Columns that both tables have keep their type, if it can hold what they have now.
+        Another table of this kind.
 
         :param result: The other table, as pandas has it.
+        :param typed: Whether columns that both tables have keep their type, if it can hold what they have now.
         """
         return result
 
@@ -91,19 +92,14 @@ class GivenFrame:
 
 
 class GivenArray(GivenFrame):
-    """An array of two dimensions, whose columns have numbers."""
+    """An array of two dimensions. What is made of it are arrays too, whose columns have no names."""
 
     def filled(self, result: pd.DataFrame, cells: Cells) -> np.ndarray:
         if result.shape[1] == self.table.shape[1]:
             return result.to_numpy(dtype=self.table.dtype)
         return self.made(result)
 
-    def made(self, result: pd.DataFrame) -> np.ndarray:
-        """
-        The values of a table, without the names of its columns.
-
-        :param result: The table, as pandas has it.
-        """
+    def made(self, result: pd.DataFrame, typed: bool = True) -> np.ndarray:
         if self.table.dtype == object or all(kind.kind == "b" for kind in result.dtypes):
             return result.to_numpy()
         return result.to_numpy(dtype=np.result_type(self.table.dtype, np.float32), na_value=np.nan)
@@ -125,12 +121,14 @@ class GivenArrowTable(GivenFrame):
 
         return self._with(ArrowTable("the table", self._part(list(cells))).emptied(cells).table)
 
-    def made(self, result: pd.DataFrame) -> Any:
+    def made(self, result: pd.DataFrame, typed: bool = True) -> Any:
         from .arrow_table import from_frame
 
         made = from_frame(result.reset_index(drop=True), "the result")
-        like = self._part([name for name in result.columns if name in self.frame.columns], rows=0)
-        return self._own(made.typed_as(like.schema).table.replace_schema_metadata(None))
+        if typed:
+            like = self._part([name for name in result.columns if name in self.frame.columns], rows=0)
+            made = made.typed_as(like.schema)
+        return self._own(made.table.replace_schema_metadata(None))
 
     def listed(self, result: pd.DataFrame) -> Any:
         return self.made(result.reset_index())
@@ -170,7 +168,11 @@ class GivenPolarsFrame(GivenArrowTable):
         import polars
 
         result, kinds = polars.from_arrow(table), self.table.schema
-        labels = [name for name in result.columns if kinds.get(name) in (polars.Categorical, polars.Enum)]
+        labels = [
+            name
+            for name in result.columns
+            if kinds.get(name) in (polars.Categorical, polars.Enum) and result[name].dtype != polars.Boolean
+        ]
         return result.with_columns(result[name].cast(kinds[name]) for name in labels)
 
 

@@ -19,7 +19,7 @@ from .errors import TableError, TableWarning, listed
 from .estimator import TableEstimator
 from .filling import fill, fill_with, hide
 from .fitted import FittedTable, in_order
-from .fitting import fit_table
+from .fitting import fit_table, update_table
 from .forecast import rows_past_the_end
 from .form import GivenTable, TableForm
 from .frames import read_frame
@@ -173,6 +173,25 @@ class SGPVAEImputer(TableEstimator, auto_wrap_output_keys=None):
         if form.long is not None:
             settings = replace(settings, outputs=form.long.sensors)
         return self._take(fit_table(form.open(given).frame, settings, form))
+
+    def partial_fit(self, df: Any, y: Any = None) -> SGPVAEImputer:
+        """
+        Learn from further tasks, or further rows, without the table that was fitted before: the model's parameters are
+        trained on from where they are, for a quarter of the steps. The columns, their families
+        and units, the model's shape and the trend stay as they were fitted. A tenth of the new known entries is held
+        out again: training goes back to where they were predicted best, be it its beginning, and intervals are made as
+        wide as they demand. Of outputs with few of them the earlier intervals stay. The first call is :meth:`fit`.
+
+        The model is not shown the earlier tasks again: what is special about the new ones replaces what it had learnt,
+        little by little. Where they are of another kind, in other units or with much faster changes, fit anew.
+
+        :param df: A table of the columns that were fitted.
+        :param y: Not used.
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(df)
+        settings = Settings(**self.get_params(deep=False))
+        return self._take(update_table(self.fitted_, self._open(df).frame, settings))
 
     def fit_dataset(self, source: Any, sample_rows: int = SAMPLE_ROWS) -> SGPVAEImputer:
         """
