@@ -125,8 +125,12 @@ class Calibration:
         is_few = num_hidden < FEWEST_ENTRIES
         few = [name for name, few in zip(outputs.names, is_few, strict=True) if few]
         failed = [name for name in self.failed if name not in few] + [name for name in earlier.failed if name in few]
-        parts = ((self.anchors, earlier.anchors), (self.factors, earlier.factors), (self.marginal, earlier.marginal))
-        return Calibration(*(np.where(is_few, old, new) for new, old in parts), tuple(failed))
+        return Calibration(
+            np.where(is_few, earlier.anchors, self.anchors),
+            np.where(is_few, earlier.factors, self.factors),
+            np.where(is_few, earlier.marginal, self.marginal),
+            tuple(failed),
+        )
 
     @property
     def warning(self) -> str | None:

@@ -13,7 +13,7 @@ from .fitted import FittedTable
 from .frames import CONTAINERS
 
 
-class TableEstimator(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, auto_wrap_output_keys=None):
+class TableEstimator(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """
     A transformer of tables whose columns stay what they are. scikit-learn's own wrapping of what `transform` returns is
     off: it would rename columns by their places, where those of a table are told apart by their names.
@@ -23,6 +23,9 @@ class TableEstimator(OneToOneFeatureMixin, TransformerMixin, BaseEstimator, auto
     """
 
     _table: FittedTable
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(auto_wrap_output_keys=None, **kwargs)
 
     @property
     def fitted_(self) -> FittedTable:

@@ -139,7 +139,7 @@ class GivenArrowTable(GivenFrame):
     def _to_polars(self, filled: Any, result: pd.DataFrame) -> Any:
         import polars
 
-        return filled if isinstance(filled, polars.DataFrame) else polars.from_arrow(filled)
+        return filled if isinstance(filled, polars.DataFrame) else polars.DataFrame(filled)
 
     def _part(self, names: Sequence[str], rows: int | None = None) -> Any:
         """A table of pyarrow with some columns, or with more."""
@@ -167,13 +167,10 @@ class GivenPolarsFrame(GivenArrowTable):
     def _own(self, table: Any) -> Any:
         import polars
 
-        result, kinds = polars.from_arrow(table), self.table.schema
-        labels = [
-            name
-            for name in result.columns
-            if kinds.get(name) in (polars.Categorical, polars.Enum) and result[name].dtype != polars.Boolean
-        ]
-        return result.with_columns(result[name].cast(kinds[name]) for name in labels)
+        result, kinds = polars.DataFrame(table), self.table.schema
+        labels = (polars.Categorical, polars.Enum)
+        texts = [name for name in result.columns if kinds.get(name) in labels and result[name].dtype != polars.Boolean]
+        return result.with_columns(result[name].cast(kinds[name]) for name in texts)
 
 
 def read_frame(table: Any) -> GivenFrame:

@@ -36,7 +36,7 @@ MOST_ROWS_WITHOUT_BAR = 5000
 SAMPLE_ROWS = 100_000
 
 
-class SGPVAEImputer(TableEstimator, auto_wrap_output_keys=None):
+class SGPVAEImputer(TableEstimator):
     r"""
     Fills the holes of a table, with error bars, and predicts rows that it does not have. The rows of a task (a week, a
     patient, a recording; or the whole table) are points :math:`\mathbf x` with outputs :math:`\mathbf y`, some of them

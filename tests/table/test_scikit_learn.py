@@ -129,7 +129,7 @@ class TestChoices:
         assert list(imputer.families_) == ["a", "b", "c"]
 
     def test_a_table_without_any_is_refused(self):
-        with pytest.raises(TableError, match="no column of numbers that could be an output. Name the outputs"):
+        with pytest.raises(TableError, match=r"no column of numbers that could be an output\. Name the outputs"):
             SGPVAEImputer().fit(pd.DataFrame({"a": ["x", "y"]}))
 
 
