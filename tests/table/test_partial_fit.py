@@ -11,7 +11,10 @@ import torch
 from conftest import OUTPUTS, make_imputer, make_table
 
 from gpytorch_sgpvae.table import SGPVAEImputer, TableError
+from gpytorch_sgpvae.table.calibration import FEWEST_ENTRIES, Calibration
 from gpytorch_sgpvae.table.learning import CONTINUED_STEPS, NUM_STEPS
+
+NEW_AND_OLD = ((1.0, "temp"), (2.0, "rain"))
 
 
 def parameters_of(imputer):
@@ -63,13 +66,20 @@ def test_it_learns_what_is_new_in_a_quarter_of_the_steps():
     assert imputer.history_["step"].max() <= CONTINUED_STEPS * NUM_STEPS["markov"]
 
 
-def test_outputs_that_the_new_table_hardly_has_keep_their_intervals(imputer):
-    new = make_table(seed=7).assign(temp=np.nan)
-    again = copy.deepcopy(imputer).set_params(max_epochs=1).partial_fit(new)
+def test_an_output_that_the_new_table_lacks_keeps_its_intervals(imputer):
+    again = copy.deepcopy(imputer).set_params(max_epochs=1).partial_fit(make_table(seed=7).assign(temp=np.nan))
     old, calibration = imputer.fitted_.calibration, again.fitted_.calibration
     np.testing.assert_array_equal(calibration.factors[:, 0], old.factors[:, 0])
-    np.testing.assert_array_equal(calibration.marginal[0], old.marginal[0])
-    assert (calibration.factors != old.factors).any()
+    assert calibration.marginal[0] == old.marginal[0]
+
+
+def test_only_outputs_with_many_new_entries_are_calibrated_anew(imputer):
+    new, old = (Calibration(np.full((2, 5), v), np.full((2, 5), v), np.full(5, v), (name,)) for v, name in NEW_AND_OLD)
+    counts = np.array([FEWEST_ENTRIES, FEWEST_ENTRIES - 1, 0, 100, 0])
+    both = new.or_earlier(old, counts, imputer.outputs_)
+    for part in (*both.anchors, *both.factors, both.marginal):
+        assert part.tolist() == [1, 2, 2, 1, 2]
+    assert both.failed == ("temp", "rain")  # temp is judged by the new entries, and rain by the old ones
 
 
 def test_other_columns_are_refused_and_change_nothing(imputer, table):
