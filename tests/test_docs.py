@@ -45,7 +45,7 @@ def test_the_code_on_the_page_does_what_it_says(page):
         blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         assert all(block.startswith(">>> ") for block in blocks)
         text = "\n".join(blocks)
-    for extra in re.findall(r"^>>> from gpytorch_sgpvae\.(botorch)\b", text, re.MULTILINE):
+    for extra in re.findall(r"^>>> (?:from gpytorch_sgpvae\.|import )(botorch|polars)\b", text, re.MULTILINE):
         pytest.importorskip(extra)
     torch.manual_seed(0)
     test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
