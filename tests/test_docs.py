@@ -77,7 +77,7 @@ def run_code(page):
         blocks = blocks_of(page, "python")
         assert all(block.startswith(">>> ") for block in blocks)
         text = "\n".join(blocks)
-    for extra in re.findall(r"^>>> from gpytorch_sgpvae\.(botorch)\b", text, re.MULTILINE):
+    for extra in re.findall(r"^>>> (?:from gpytorch_sgpvae\.|import )(botorch|polars)\b", text, re.MULTILINE):
         pytest.importorskip(extra)
     torch.manual_seed(0)
     test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)

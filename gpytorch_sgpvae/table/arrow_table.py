@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,6 +85,39 @@ class ArrowTable:
             table = table.set_column(place, table.schema.field(place).with_type(kind).with_nullable(True), result)
         for name, values in added.items():
             table = table.append_column(name, pyarrow.array(values.to_numpy(), from_pandas=True))
+        return replace(self, table=table)
+
+    def emptied(self, cells: Mapping[str, np.ndarray]) -> ArrowTable:
+        """
+        The table with some cells emptied.
+
+        :param cells: The numbers of their rows, by the name of a column.
+        """
+        table = self.table
+        for name, numbers in cells.items():
+            place = table.column_names.index(name)
+            is_empty = np.zeros(table.num_rows, dtype=bool)
+            is_empty[numbers] = True
+            column = table.column(place)
+            known = column.combine_chunks().filter(pyarrow.array(~is_empty))
+            rows = pyarrow.array(np.cumsum(~is_empty) - 1, mask=is_empty)
+            table = table.set_column(place, table.schema.field(place).with_nullable(True), known.take(rows))
+        return replace(self, table=table)
+
+    def typed_as(self, schema: pyarrow.Schema) -> ArrowTable:
+        """
+        The table with the types of another one, for columns of its names that can be held without a loss.
+
+        :param schema: The columns of the other table.
+        """
+        table = self.table
+        for place, name in enumerate(table.column_names):
+            if name not in schema.names or table.schema.field(place).type == schema.field(name).type:
+                continue
+            kind, column = schema.field(name).type, table.column(place)
+            with suppress(pyarrow.ArrowException):
+                column = column.dictionary_encode() if pyarrow.types.is_dictionary(kind) else column
+                table = table.set_column(place, name, column.cast(kind))
         return replace(self, table=table)
 
     def to_bytes(self) -> bytes:

@@ -114,6 +114,24 @@ class Calibration:
             ]
         return cls(anchors, factors, marginal, tuple(dict.fromkeys(failed)))
 
+    def or_earlier(self, earlier: Calibration, num_hidden: np.ndarray, outputs: Outputs) -> Calibration:
+        """
+        The same, with an earlier calibration of outputs of which too few entries were held out this time.
+
+        :param earlier: The earlier calibration.
+        :param num_hidden: The held-out entries of each output (`P`).
+        :param outputs: The output columns.
+        """
+        is_few = num_hidden < FEWEST_ENTRIES
+        few = [name for name, few in zip(outputs.names, is_few, strict=True) if few]
+        failed = [name for name in self.failed if name not in few] + [name for name in earlier.failed if name in few]
+        return Calibration(
+            np.where(is_few, earlier.anchors, self.anchors),
+            np.where(is_few, earlier.factors, self.factors),
+            np.where(is_few, earlier.marginal, self.marginal),
+            tuple(failed),
+        )
+
     @property
     def warning(self) -> str | None:
         """The warning about outputs whose intervals may be wrong, or None."""

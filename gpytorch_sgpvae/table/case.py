@@ -14,8 +14,10 @@ from torch import Tensor
 from ..likelihoods import Prediction
 from .baselines import groups_of_rows
 from .comparison import compare
+from .filling import hide
 from .fitted import in_order
 from .imputer import SGPVAEImputer
+from .judgment import known_values
 from .numbers import is_date, read_numbers
 from .summaries import score
 
@@ -59,13 +61,13 @@ class Case:
     def __init__(self, imputer: SGPVAEImputer, frame: pd.DataFrame):
         self.imputer, self.fitted = imputer, imputer.fitted_
         reader = self.fitted.reader
-        self.frame = reader.complete(frame).reset_index(drop=True)
-        self.inputs, self.outputs = list(imputer.inputs), list(imputer.outputs)
+        self.frame = reader.complete(imputer.as_wide(frame)).reset_index(drop=True)
+        self.inputs, self.outputs = [column.name for column in reader.inputs], reader.outputs.filled.names
         self.task = None if reader.task is None else reader.task.name
         self.columns = imputer.outputs_.columns
-        self.values = imputer.read_outputs(self.frame)
+        self.values = torch.tensor(known_values(imputer.outputs_, reader.read(self.frame)))
         self.num_holes = int(self.frame[self.outputs].isna().to_numpy().sum())
-        self.seen, mask = imputer.hide(self.frame, FRACTION, SEED)
+        self.seen, mask = hide(self.frame, self.outputs, FRACTION, SEED)
         hidden = mask.to_numpy(bool)  # (N, P)
         rows = np.flatnonzero(hidden.any(1))
         if len(rows) > MOST_ASKED:

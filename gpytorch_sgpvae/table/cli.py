@@ -25,7 +25,7 @@ from .errors import TableError, TableWarning, listed
 from .families.label_columns import CategoryColumn
 from .files import PIPE, check_room, check_source, check_target, frame_to_bytes, write_bytes
 from .imputer import SAMPLE_ROWS, SGPVAEImputer
-from .lossless import FileTable, Roles, is_whole, read_file, with_whole_numbers
+from .lossless import FileTable, Roles, filled_columns, is_whole, read_file, with_whole_numbers
 from .options import make_parser
 from .storage import check_folder
 from .text_table import TextTable
@@ -91,11 +91,14 @@ def _fit(options: argparse.Namespace) -> None:
     periods = {name: _number(name, value) for name, value in (options.periodic or {}).items()}
     labels = tuple(name for name in options.inputs if families.get(name) == CategoryColumn.family)
     covariates = tuple(options.covariates or ())
-    roles = Roles(tuple(options.inputs), tuple(options.outputs), covariates, options.task, labels)
+    sensor, value = options.long or (None, None)
+    outputs = tuple(options.outputs) if value is None else (value,)
+    roles = Roles(tuple(options.inputs), outputs, covariates, options.task, labels, sensor=sensor)
     imputer = SGPVAEImputer(
         options.inputs,
         options.outputs,
         options.task,
+        long=options.long,
         periodic=periods,
         families=options.family,
         covariates=covariates,
@@ -135,8 +138,9 @@ def _impute(options: argparse.Namespace) -> None:
     imputer = _load(options)
     table = _read(options, options.table, Roles.of(imputer))
     filled = imputer.transform(table.frame, intervals=True)
-    table.write_filled(filled, imputer.outputs_.columns, options.output)
-    counts = {name: int(filled[f"{name}_filled"].sum()) for name in imputer.families_}
+    columns = filled_columns(imputer)
+    table.write_filled(filled, columns, options.output)
+    counts = {column.name: int(filled[f"{column.name}_filled"].sum()) for column in columns}
     text = f"Filled {listed(f'{count} of {name}' for name, count in counts.items())}: {options.output}."
     _tell(options, {"output": options.output, "filled": counts}, text)
 
@@ -163,7 +167,7 @@ def _predict(options: argparse.Namespace) -> None:
             check_source(source)
     check_target(options.output)
     imputer = _load(options)
-    roles, columns = Roles.of(imputer), imputer.outputs_.columns
+    roles, columns = Roles.of(imputer), filled_columns(imputer)
     table = _read(options, options.table, roles)
     if options.at is None:
         predicted = imputer.forecast(table.frame, options.horizon)

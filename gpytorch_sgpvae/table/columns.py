@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import difflib
 
+import numpy as np
 import pandas as pd
 
 from .errors import TableError, listed
 
 # What an index of dates is called if it has no name.
 INDEX = "index"
+# What the number of a row, from 0, is called: the input of tables of which nobody says where their rows are.
+ROW_NUMBER = "row number"
 
 
 def find_column(frame: pd.DataFrame, name: str) -> pd.Series | None:
     """
     The column of this name, else the level of the index of this name, with the name and the index of the table; an
-    index of dates without a name is called `"index"`. None where there is none.
+    index of dates without a name is called `"index"`. Rows are numbered where no column is called `"row number"`. None
+    where there is none.
 
     :param frame: The table.
     :param name: Name of a column or a level.
@@ -29,7 +33,7 @@ def find_column(frame: pd.DataFrame, name: str) -> pd.Series | None:
     if levels.count(name) > 1:
         raise TableError(f"The table's index has more than one level {name!r}: rename all but one.")
     if name not in levels:
-        return None
+        return pd.Series(np.arange(len(frame)), index=frame.index, name=name) if name == ROW_NUMBER else None
     values = frame.index.get_level_values(levels.index(name))
     return pd.Series(values, index=frame.index, name=name)
 

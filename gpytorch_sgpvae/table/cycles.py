@@ -217,7 +217,7 @@ def _left_over(cycles: Cycles, times: np.ndarray, y: np.ndarray, slow: np.ndarra
     for p in range(y.shape[1]):
         known = ~np.isnan(y[:, p])
         for fitted, other in ((known & odd, known & ~odd), (known & ~odd, known & odd)):
-            if fitted.sum() < 2 * features.shape[1]:
+            if fitted.sum() < max(1, 2 * features.shape[1]):
                 result[p] = np.inf
                 break
             center, weights = _ridge(features[fitted], y[fitted, p], cycles.num_functions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -40,12 +40,14 @@ def check_description(content: Mapping[str, Any]) -> None:
     number, names = len(inputs), [column["name"] for column in outputs]
     if len({*names, *(column["name"] for column in inputs)}) != number + len(outputs):
         raise DescriptionError("inputs and outputs name a column twice")
-    if [column["name"] for column in inputs] != parameters["inputs"]:
+    if parameters["inputs"] not in (None, [column["name"] for column in inputs]):
         raise DescriptionError("inputs are others than those of the parameters")
-    if names != [*parameters["outputs"], *parameters["covariates"]]:
+    filled = len(names) - len(parameters["covariates"])
+    if parameters["outputs"] not in (None, names[:filled]) or parameters["covariates"] != names[filled:]:
         raise DescriptionError("outputs are others than those of the parameters")
-    if content["num_filled"] != len(parameters["outputs"]):
-        raise DescriptionError(f"num_filled is {content['num_filled']}, expected {len(parameters['outputs'])}")
+    if content["num_filled"] != filled:
+        raise DescriptionError(f"num_filled is {content['num_filled']}, expected {filled}")
+    _check_form(content["form"], parameters, names[:filled], content["columns"])
     if parameters["task"] != (None if content["task"] is None else content["task"]["name"]):
         raise DescriptionError("the task is another than that of the parameters")
     roles = [*plan["space"], *plan["labels"], *plan["cycles"], *([] if plan["time"] is None else [plan["time"]])]
@@ -72,6 +74,18 @@ def check_description(content: Mapping[str, Any]) -> None:
     table = content["comparison"]
     if len(table["data"]) != len(table["index"]) or any(len(row) != len(table["columns"]) for row in table["data"]):
         raise DescriptionError("comparison has rows of different lengths")
+
+
+def _check_form(
+    form: Mapping[str, Any], parameters: Mapping[str, Any], outputs: Sequence[str], columns: Sequence[str]
+) -> None:
+    features, long = form["features"], form["long"]
+    if form["number"] != len(columns if features is None else features):
+        raise DescriptionError(f"form.number is {form['number']}, which is not the number of columns")
+    if parameters["long"] != (None if long is None else [long["sensor"], long["value"]]):
+        raise DescriptionError("form.long is another than that of the parameters")
+    if long is not None and long["sensors"] != outputs:
+        raise DescriptionError("form.long.sensors are others than the outputs")
 
 
 def named_file(folder: Any, name: str) -> Any:
@@ -194,9 +208,10 @@ _DESCRIPTION = _record(
     format=_whole(0, 10**6),
     version=_text,
     parameters=_record(
-        inputs=_list(_text, MOST_COLUMNS, 1),
-        outputs=_list(_text, MOST_COLUMNS, 1),
+        inputs=_maybe(_list(_text, MOST_COLUMNS, 1)),
+        outputs=_maybe(_list(_text, MOST_COLUMNS, 1)),
         task=_maybe(_text),
+        long=_maybe(_list(_text, 2, 2)),
         covariates=_COLUMNS,
         periodic=_maybe(_names_to(_real(above=0.0), MOST_COLUMNS)),
         families=_maybe(_names_to(_one_of(FAMILIES), MOST_COLUMNS)),
@@ -208,6 +223,11 @@ _DESCRIPTION = _record(
         compare=_flag,
         seed=_whole(0, 2**128),
         dtype=_one_of(("float32", "float64")),
+    ),
+    form=_record(
+        features=_maybe(_COLUMNS),
+        number=_whole(0, MOST_COLUMNS),
+        long=_maybe(_record(sensor=_text, value=_text, places=_COLUMNS, sensors=_COLUMNS)),
     ),
     inputs=_list(
         _record(

@@ -7,20 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from .errors import TableError, listed
+from .errors import TableError
 from .outputs import Outputs
 from .reading import check_columns
 from .summaries import put
 
 # What is added for each output, with intervals.
 SPREAD, ADDED = ("std", "lower", "upper"), ("std", "lower", "upper", "filled")
-
-
-def check_added(frame: pd.DataFrame, outputs: Outputs) -> None:
-    """Raise if a table has columns of the names of those that are to be added with intervals."""
-    taken = [f"{name}_{end}" for name in outputs.names for end in ADDED if f"{name}_{end}" in frame.columns]
-    if taken:
-        raise TableError(f"The table already has columns {listed(taken)}, which are to be added: rename them.")
 
 
 def fill(

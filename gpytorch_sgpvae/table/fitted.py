@@ -19,6 +19,7 @@ from ..models import AmortizedModel
 from ..utils.seeds import derive_seed, seeded
 from .blocks import ROWS_AT_A_TIME, Block, Question, blocks_in_space, blocks_in_time, side_by_side
 from .calibration import Calibration, gaussian_variance, noise_variance
+from .form import TableForm
 from .model import lengthscales_of
 from .plan import Plan
 from .reading import TableReader, TaskTable
@@ -46,6 +47,7 @@ class FittedTable:
     """
     A model of a table, with the way from the table's columns to its numbers and back.
 
+    :param form: The form in which tables come.
     :param reader: The reader, with what it learnt of the columns.
     :param plan: The shape of the model.
     :param trend: The part that is taken off the targets first: constants of places, and cycles.
@@ -56,6 +58,7 @@ class FittedTable:
     :param evidence: The model's evidence on the table that it was fitted to.
     """
 
+    form: TableForm
     reader: TableReader
     plan: Plan
     trend: Trend

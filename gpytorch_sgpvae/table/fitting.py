@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,15 +17,16 @@ from lightning.pytorch.utilities import rank_zero_only
 from ..utils.seeds import derive_seed, seeded
 from .calibration import Calibration
 from .comparison import describe, rivals_ahead
-from .description import MOST_INDUCING, MOST_LATENTS
-from .errors import TableError, TableWarning
+from .errors import TableWarning
 from .fitted import FittedTable
+from .form import TableForm
 from .hold_out import hold_out
 from .judgment import calibrated, check_tasks, compared, distant_points, evidence_of
 from .learning import train, usual_minutes
-from .model import as_dtype, check_device, find_centers, make_model
+from .model import as_dtype, find_centers, make_model
 from .plan import DIGITS, Plan, make_plan
 from .reading import TableReader, TaskTable
+from .settings import Settings
 from .starting import start
 from .trend import Trend
 
@@ -35,61 +36,15 @@ logger = logging.getLogger(__name__)
 FurtherSamples = Callable[[TableReader, int], "TaskTable | None"]
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a fit: the arguments of :class:`~gpytorch_sgpvae.table.SGPVAEImputer`, which explains them."""
-
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    task: str | None
-    covariates: Sequence[str]
-    periodic: Mapping[str, float] | None
-    families: Mapping[str, str] | None
-    num_latents: int | None
-    num_inducing: int | None
-    batch_size: int | None
-    max_epochs: int | None
-    max_minutes: float | None
-    compare: bool
-    seed: int
-    device: str | torch.device | None
-    dtype: str | torch.dtype
-    progress: bool
-    devices: int
-    num_nodes: int
-
-    def __post_init__(self) -> None:
-        for name in ("devices", "num_nodes"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise TableError(f"{name} must be a whole number from 1, got {value!r}.")
-        for name in ("num_latents", "num_inducing", "batch_size", "max_epochs"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
-                raise TableError(
-                    f"{name} must be a whole number from 1, or None for a choice by the table's shape, got {value!r}."
-                )
-        if self.max_minutes is not None and not self.max_minutes > 0:
-            raise TableError(f"max_minutes must be positive, or None for the usual time, got {self.max_minutes!r}.")
-        for name, most in (("num_latents", MOST_LATENTS), ("num_inducing", MOST_INDUCING)):
-            if (getattr(self, name) or 0) > most:
-                raise TableError(f"{name} must be at most {most}, got {getattr(self, name)!r}.")
-        check_seed(self.seed)
-        check_device(self.device)
-
-
-def check_seed(seed: Any) -> None:
-    """Raise unless a seed is a whole number that every generator takes."""
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
-        raise TableError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}.")
-
-
-def fit_table(frame: pd.DataFrame, settings: Settings, further: FurtherSamples | None = None) -> FittedTable:
+def fit_table(
+    frame: pd.DataFrame, settings: Settings, form: TableForm, further: FurtherSamples | None = None
+) -> FittedTable:
     """
     Learn from a table.
 
     :param frame: A table with all input and output columns, and that of the task.
-    :param settings: The settings of the fit.
+    :param settings: The settings of the fit, in which all columns have names.
+    :param form: The form in which the table came.
     :param further: The data that later epochs are trained on, by their numbers from 1, if the table is a sample of a
         larger one.
     """
@@ -110,11 +65,31 @@ def fit_table(frame: pd.DataFrame, settings: Settings, further: FurtherSamples |
     logger.info("%s", reader.outputs.description)
     trend = Trend.fit(reader.inputs, reader.outputs, plan, shown, settings.seed)
     with seeded(derive_seed("table", settings.seed)):
-        fitted = _started(reader, plan, trend, shown, settings)
+        fitted = _started(reader, plan, trend, shown, settings, form)
         return _trained(fitted, frame, table, hidden, settings, further)
 
 
-def _started(reader: TableReader, plan: Plan, trend: Trend, shown: TaskTable, settings: Settings) -> FittedTable:
+def update_table(fitted: FittedTable, frame: pd.DataFrame, settings: Settings) -> FittedTable:
+    """
+    Learn from further tasks: what was learnt of columns, their units and the trend stays, and the parameters of the
+    model, a copy of it, are trained on from where they are.
+
+    :param fitted: What was fitted before.
+    :param frame: A table of the same columns, with other tasks or rows.
+    :param settings: The settings of the fit.
+    """
+    reader = fitted.reader
+    table = reader.read(frame)
+    check_tasks(table, settings.task)
+    hidden = hold_out(table, fitted.plan, reader.num_filled, settings.seed)
+    before = fitted.with_(model=copy.deepcopy(fitted.model))
+    with seeded(derive_seed("table", settings.seed)):
+        return _trained(before, frame, table, hidden, settings, None, continued=True)
+
+
+def _started(
+    reader: TableReader, plan: Plan, trend: Trend, shown: TaskTable, settings: Settings, form: TableForm
+) -> FittedTable:
     """A model before any training."""
     dtype, device = as_dtype(settings.dtype), settings.device or "cpu"
     points = None
@@ -127,7 +102,7 @@ def _started(reader: TableReader, plan: Plan, trend: Trend, shown: TaskTable, se
     model = make_model(reader.outputs, plan, points).to(device=device, dtype=dtype)
     start(model, plan, reader.outputs, replace(shown, y=shown.y - trend.at(shown)[0]), settings.seed)
     calibration, nothing = Calibration.none(len(reader.outputs)), pd.DataFrame()
-    return FittedTable(reader, plan, trend, model.eval(), calibration, nothing, nothing)
+    return FittedTable(form, reader, plan, trend, model.eval(), calibration, nothing, nothing)
 
 
 def _trained(
@@ -137,6 +112,7 @@ def _trained(
     hidden: np.ndarray,
     settings: Settings,
     further: FurtherSamples | None,
+    continued: bool = False,
 ) -> FittedTable:
     """The same after training, with intervals as wide as held-out entries demand, and compared with simpler ways."""
     minutes = usual_minutes(len(frame)) if settings.max_minutes is None else settings.max_minutes
@@ -152,9 +128,13 @@ def _trained(
         None if further is None else partial(further, fitted.reader),
         settings.devices,
         settings.num_nodes,
+        continued,
     )
     shown = replace(table, y=np.where(hidden, np.nan, table.y))
+    earlier = fitted.calibration
     fitted = calibrated(fitted.with_(history=pd.DataFrame(history)), table, shown, hidden)
+    if continued:
+        fitted = fitted.with_(calibration=fitted.calibration.or_earlier(earlier, hidden.sum(0), fitted.reader.outputs))
     _warn(distant_points(fitted, table))
     _warn(fitted.calibration.warning)
     fitted = fitted.with_(evidence=evidence_of(fitted, shown, settings.seed))

@@ -1,37 +1,27 @@
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from sklearn.base import BaseEstimator, TransformerMixin
-from torch import Tensor
-from tqdm import tqdm
 
-from ..likelihoods import Prediction
-from ..utils.seeds import derive_seed, seeded
-from .errors import TableError, TableWarning, listed
-from .filling import check_added, fill, fill_with, hide
-from .fitted import FittedTable, in_order
-from .fitting import Settings, check_seed, fit_table
-from .forecast import rows_past_the_end
-from .judgment import known_values, unlike_the_fit
-from .outputs import Outputs
-from .reading import TaskTable
+from .answers import TableAnswers
+from .choice import settled
+from .fitted import FittedTable
+from .fitting import fit_table, update_table
+from .form import TableForm
+from .frames import read_frame
+from .settings import Settings
 from .storage import load_table, save_table
-from .summaries import overall, score, summarize
 
-# Predictions of more rows take long enough for a progress bar.
-MOST_ROWS_WITHOUT_BAR = 5000
 # Rows of a sample of a data set that is larger than memory.
 SAMPLE_ROWS = 100_000
 
 
-class SGPVAEImputer(TransformerMixin, BaseEstimator):
+class SGPVAEImputer(TableAnswers):
     r"""
     Fills the holes of a table, with error bars, and predicts rows that it does not have. The rows of a task (a week, a
     patient, a recording; or the whole table) are points :math:`\mathbf x` with outputs :math:`\mathbf y`, some of them
@@ -65,11 +55,17 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     The family of each output is guessed, and told in the log and by `families_`: real, positive (log-normal), amount
     (often exactly zero, as rain is), count, flag (two values), category (labels).
 
+    Tables are of pandas, Polars or Arrow, or arrays of two dimensions, whose columns are called by their numbers; what
+    goes out is of the kind that came in.
+
     :param inputs: Columns that say where a row is: numbers, dates or labels, without holes. Inputs and the task may be
-        levels of the index by their names; an index of dates without a name is `"index"`.
-    :param outputs: Columns with holes.
+        levels of the index by their names; an index of dates without a name is `"index"`. By default the index if it
+        has dates, and otherwise the number of the row, from 0 in each table.
+    :param outputs: Columns with holes, by default all other columns of numbers that have two different values.
     :param task: Column with the same value in all rows of a task, or what makes tasks of a column of dates, such as
         `"week(date)"` (hour, day, week, month, quarter, year); None if the table is one task.
+    :param long: Of a table in long format, with a row for each reading, the column that names the sensor and that of
+        the value, such as `("sensor", "value")`. Outputs are the names of sensors then, by default of all in the table.
     :param covariates: Columns without holes that tell of the outputs, and are never filled: a forecast, say.
     :param periodic: Periods of inputs, in the column's units, or in days for dates: `{"hour": 24}` gives a periodic
         kernel on that input times the one on the others.
@@ -84,7 +80,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     :param compare: Whether `fit` compares itself with simpler ways, which takes seconds to a minute.
     :param seed: Seed of everything random: the same table and seed give the same model and the same predictions.
     :param device: By default the CPU.
-    :param dtype: Type of the computations, `torch.float64` or `torch.float32`.
+    :param dtype: Type of the computations, `"float64"` or `"float32"`.
     :param devices: Processes on this machine that share the training, see :doc:`/docs/large_tables`.
     :param num_nodes: Machines that share it.
     :param progress: Whether `fit`, and predictions of more than 5000 rows, show a progress bar.
@@ -114,10 +110,11 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
 
     def __init__(
         self,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        task: str | None = None,
+        inputs: Sequence[str | int] | None = None,
+        outputs: Sequence[str | int] | None = None,
+        task: str | int | None = None,
         *,
+        long: Sequence[str] | None = None,
         covariates: Sequence[str] = (),
         periodic: Mapping[str, float] | None = None,
         families: Mapping[str, str] | None = None,
@@ -129,7 +126,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         compare: bool = True,
         seed: int = 0,
         device: str | torch.device | None = None,
-        dtype: str | torch.dtype = torch.float64,
+        dtype: str | torch.dtype = "float64",
         devices: int = 1,
         num_nodes: int = 1,
         progress: bool = True,
@@ -137,6 +134,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         self.inputs = inputs
         self.outputs = outputs
         self.task = task
+        self.long = long
         self.covariates = covariates
         self.periodic = periodic
         self.families = families
@@ -153,14 +151,38 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         self.num_nodes = num_nodes
         self.progress = progress
 
-    def fit(self, df: pd.DataFrame, y: None = None) -> SGPVAEImputer:
+    def fit(self, df: Any, y: Any = None) -> SGPVAEImputer:
         """
         Learn from a table with holes, or without any.
 
         :param df: With all input and output columns, and that of the task.
         :param y: Not used.
         """
-        return self._take(fit_table(df, Settings(**self.get_params(deep=False))))
+        given = read_frame(df)
+        settings = settled(Settings(**self.get_params(deep=False)), given)
+        form = TableForm.fit(given, settings)
+        if form.long is not None:
+            settings = replace(settings, outputs=form.long.sensors)
+        return self._take(fit_table(form.open(given).frame, settings, form))
+
+    def partial_fit(self, df: Any, y: Any = None) -> SGPVAEImputer:
+        """
+        Learn from further tasks, or further rows, without the table that was fitted before: the model's parameters are
+        trained on from where they are, for a quarter of the steps. The columns, their families and units, the model's
+        shape and the trend stay as they were fitted. A tenth of the new known entries is held out again: training goes
+        back to where they were predicted best, be it its beginning, and intervals are made as wide as they demand. Of
+        outputs with few of them the earlier intervals stay. The first call is :meth:`fit`.
+
+        The model is not shown the earlier tasks again: what is special about the new ones replaces what it had learnt,
+        little by little. Where they are of another kind, in other units or with much faster changes, fit anew.
+
+        :param df: A table of the columns that were fitted.
+        :param y: Not used.
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(df)
+        settings = Settings(**self.get_params(deep=False))
+        return self._take(update_table(self.fitted_, self._open(df).frame, settings))
 
     def fit_dataset(self, source: Any, sample_rows: int = SAMPLE_ROWS) -> SGPVAEImputer:
         """
@@ -212,164 +234,6 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
     def families_(self) -> dict[str, str]:
         return {column.name: column.family for column in self.outputs_.columns}
 
-    @property
-    def outputs_(self) -> Outputs:
-        return self.fitted_.reader.outputs.filled
-
-    def transform(self, df: pd.DataFrame, intervals: bool = False) -> pd.DataFrame:
-        """
-        The table with the holes of its outputs filled: everything else, the order of the rows and the index are as they
-        were.
-
-        :param df: With the columns of the table that was fitted; its tasks may be others.
-        :param intervals: Whether to add, for each output NAME, `NAME_std`, `NAME_lower` and `NAME_upper` (a 95 %
-            interval), empty where a value was known, and `NAME_filled`, whether it was not.
-        """
-        table = self.fitted_.reader.read(df)
-        holes = self._holes(table)
-        if not holes.any():
-            warnings.warn("The outputs have no holes: the table is returned as it came.", TableWarning, stacklevel=2)
-        if intervals:
-            check_added(df, self.outputs_)
-        text = unlike_the_fit(self.fitted_, table, self.seed)
-        if text is not None:
-            warnings.warn(text, TableWarning, stacklevel=2)
-        rows = np.flatnonzero(holes.any(1))
-        summary = summarize(self.outputs_, self._predictions(table, table, rows), rows, intervals)
-        return fill(df, self.outputs_, holes, summary, intervals)
-
-    def predict(self, df: pd.DataFrame, context: pd.DataFrame) -> pd.DataFrame:
-        """
-        Predict the outputs at new inputs, with the index of these: for each output NAME the columns `NAME` (the mean;
-        of a count rounded; of flags and categories the most probable label), `NAME_std`, `NAME_lower` and `NAME_upper`
-        (a 95 % interval). Of flags and categories `NAME_probability` is that of the label, and `NAME_std` is the
-        standard deviation of being right; categories have no order and so no interval.
-
-        :param df: With the input columns, and that of the task.
-        :param context: What is known of the tasks, as for :meth:`transform`.
-        """
-        table, places = self._read_places(df, context)
-        unknown = places.keys[len(table.keys) :]
-        if unknown:
-            warnings.warn(
-                f"The context has no rows of the task{'s' if len(unknown) > 1 else ''} {listed(unknown[:5])}: nothing "
-                "is known of it but what tasks are like in general.",
-                TableWarning,
-                stacklevel=2,
-            )
-        rows = np.arange(len(df))
-        predictions = self._predictions(table, places, rows)
-        return summarize(self.outputs_, predictions, rows, intervals=True).set_index(df.index)
-
-    def forecast(self, df: pd.DataFrame, horizon: int) -> pd.DataFrame:
-        """
-        Predict the outputs past the end of a table: for each series (the rows that agree in the task and in all inputs
-        but the time) further rows at its usual step after its last one, with the columns of :meth:`predict` beside
-        their task and inputs. Covariates and inputs with a period are not known then: predict rows that have them.
-
-        :param df: As for :meth:`transform`.
-        :param horizon: How many rows for each series.
-        """
-        places = rows_past_the_end(self.fitted_, df, horizon)
-        return pd.concat([places, self.predict(places, context=df)], axis=1)
-
-    @torch.no_grad()
-    def predictive(self, df: pd.DataFrame, context: pd.DataFrame) -> Prediction:
-        """
-        The whole distributions that :meth:`predict` summarizes: of all outputs in all rows, in the outputs' own units
-        (`N x P`); values of flags and categories are numbers of labels, in the order of `outputs_.columns[p].levels`.
-
-        :param df: With the input columns, and that of the task.
-        :param context: What is known of the tasks, as for :meth:`transform`.
-
-        Example:
-            >>> import numpy as np, pandas as pd
-            >>> from gpytorch_sgpvae.table import SGPVAEImputer
-            >>> table = pd.DataFrame({"site": np.repeat(list("abcdef"), 9), "day": np.tile(np.arange(9.0), 6)})
-            >>> table["warmth"] = np.sin(table["day"])
-            >>> imputer = SGPVAEImputer(["day"], ["warmth"], task="site", max_epochs=1, progress=False).fit(table)
-            >>> imputer.predictive(table, context=table).quantile([0.1, 0.9]).shape
-            torch.Size([2, 54, 1])
-        """
-        with seeded(derive_seed("predictive", self.seed)):
-            return in_order(list(self._predictions(*self._read_places(df, context), np.arange(len(df)))))
-
-    def scores(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> pd.DataFrame:
-        """
-        How well known entries are predicted when they are hidden, a row for each output: its family; their number `n`;
-        `rmse` and `mae` of the mean (of flags, of the probability; of categories nothing); `nll`, minus the mean log
-        density, in nats; `crps`, the continuous ranked probability score; `coverage` of the 95 % interval; `accuracy`
-        of the labels of flags and categories. All are in the column's units.
-
-        :param df: As for :meth:`transform`.
-        :param fraction: Fraction of the known entries, to be hidden.
-        :param seed: Seed of their choice.
-        """
-        fitted = self.fitted_
-        masked, mask = self.hide(df, fraction, seed)
-        hidden = mask.to_numpy()
-        truth = np.where(hidden, known_values(self.outputs_, fitted.reader.read(df)), np.nan)
-        table = fitted.reader.read(masked)
-        predictions = self._predictions(table, table, np.flatnonzero(hidden.any(1)))
-        return score(self.outputs_, predictions, fitted.as_tensor(truth))
-
-    def score(self, df: pd.DataFrame, y: None = None) -> float:
-        r"""
-        How well known entries are predicted when they are hidden, in one number for scikit-learn's `cross_val_score`
-        and `GridSearchCV`. Higher is better, and 0 is the best. A tenth of the known entries is hidden, as by
-        :meth:`scores`:
-
-        .. math::
-
-            - \frac 1 P \sum_p \mathrm{CRPS}_p / s_p
-
-        with :math:`s_p` the standard deviation of the table's known values; of flags and categories the share of wrong
-        labels takes the place of :math:`\mathrm{CRPS}_p / s_p`.
-
-        :param df: As for :meth:`transform`.
-        :param y: Not used.
-        """
-        return overall(self.outputs_, self.scores(df), self.read_outputs(df))
-
-    def sample(self, df: pd.DataFrame, n: int) -> list[pd.DataFrame]:
-        """
-        Draw n filled tables: each is one of the ways the missing values may have been, jointly over all rows of a
-        series over time, and over blocks of neighboring rows in other tables.
-
-        :param df: As for :meth:`transform`.
-        :param n: How many.
-        """
-        if n < 1:
-            raise TableError(f"The number of samples must be at least 1, got {n}.")
-        table = self.fitted_.reader.read(df)
-        holes = self._holes(table)
-        rows = np.flatnonzero(holes.any(1))
-        draws = np.full((n, *holes.shape), np.nan)
-        for numbers, values in self.fitted_.draws(table, table, rows, n, self.seed):
-            draws[:, numbers] = values.cpu().numpy()
-        return [fill_with(df, self.outputs_, holes, draw) for draw in draws]
-
-    def read_outputs(self, df: pd.DataFrame) -> Tensor:
-        """
-        What is known of the outputs, as numbers in their own units, NaN where it is missing (`N x P`). Flags and
-        categories are numbers of labels.
-
-        :param df: As for :meth:`transform`.
-        """
-        return torch.tensor(known_values(self.outputs_, self.fitted_.reader.read(df)))
-
-    def hide(self, df: pd.DataFrame, fraction: float = 0.1, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """
-        Hide known entries of the outputs, to ask for them: the table with more holes, and where they are (True), with
-        a column for each output.
-
-        :param df: As for :meth:`transform`.
-        :param fraction: Fraction of the known entries.
-        :param seed: Seed of their choice.
-        """
-        check_seed(seed)
-        return hide(df, self.outputs_.names, fraction, seed)
-
     def save(self, path: str | Path) -> None:
         """
         Write the fitted model to a folder, JSON and tensors without any code: whole, or not at all.
@@ -399,31 +263,7 @@ class SGPVAEImputer(TransformerMixin, BaseEstimator):
         text = super().__repr__(**kwargs)
         return f"{text}\n{self.outputs_.description}" if hasattr(self, "_table") else text
 
-    @property
-    def fitted_(self) -> FittedTable:
-        if not hasattr(self, "_table"):
-            raise TableError("This SGPVAEImputer has not been fitted yet: call fit(table) first.")
-        return self._table
-
     def _take(self, fitted: FittedTable) -> SGPVAEImputer:
         self._table = fitted
         self.model_, self.history_ = fitted.model, fitted.history
         return self
-
-    def _read_places(self, df: pd.DataFrame, context: pd.DataFrame) -> tuple[TaskTable, TaskTable]:
-        reader = self.fitted_.reader
-        table = reader.read(context)
-        return table, reader.read_places(df, context, table)
-
-    def _holes(self, table: TaskTable) -> np.ndarray:
-        """Which entries of the outputs are missing (`N x P`)."""
-        return np.isnan(table.y[:, : self.fitted_.reader.num_filled])
-
-    def _predictions(
-        self, context: TaskTable, places: TaskTable, rows: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, Prediction]]:
-        shown = self.progress and len(rows) > MOST_ROWS_WITHOUT_BAR
-        with tqdm(total=len(rows), desc="predict", unit="row", disable=not shown) as bar:
-            for asked, prediction in self.fitted_.predictions(context, places, rows, self.seed):
-                yield asked, prediction
-                bar.update(len(asked))

@@ -70,7 +70,8 @@ def calibrated(fitted: FittedTable, table: TaskTable, shown: TaskTable, hidden: 
     moments = torch.cat([mean for _, mean, _ in parts]), torch.cat([variance for _, _, variance in parts])
     trend, spread = fitted.trend.at(table, rows)
     targets = fitted.as_tensor(np.where(hidden, table.y, np.nan)[rows] - trend * fitted.is_gaussian)
-    marginal = np.nanstd(shown.y - fitted.trend.at(shown)[0], 0)
+    known = [column[~np.isnan(column)] for column in (shown.y - fitted.trend.at(shown)[0]).T]
+    marginal = np.array([column.std() if len(column) else np.nan for column in known])
 
     def predict(calibration: Calibration) -> Prediction:
         return fitted.with_(calibration=calibration).prediction_of(table, rows, *moments, as_targets=True)

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 LEARNING_RATE = 3e-2
 # Steps of a whole training; of a sparse model, whose inducing points move too, more.
 NUM_STEPS = {"markov": 200, "dense": 160, "sparse": 400}
+# The share of these steps of a training that goes on from where another ended.
+CONTINUED_STEPS = 0.25
 # Known entries of a window: over time, where a step has many short ones, in space, and with inducing points.
 WINDOW_ENTRIES = {"markov": 480, "dense": 900, "sparse": 4000}
 # Rows of a window over time, and windows in a step.
@@ -112,6 +114,7 @@ def train(
     further: Callable[[int], TaskTable | None] | None = None,
     devices: int = 1,
     num_nodes: int = 1,
+    continued: bool = False,
 ) -> list[dict[str, float]]:
     """
     Train until the held-out entries are predicted no better, or until the time is up, and leave the model as it was
@@ -126,6 +129,7 @@ def train(
     :param further: What later epochs are trained on, by their numbers from 1; by default the same table.
     :param devices: Processes of each node that share the windows of a step.
     :param num_nodes: Machines with that many processes.
+    :param continued: Whether the model was trained before.
     :return: The scores of each validation.
     """
     model, plan = fitted.model, fitted.plan
@@ -136,7 +140,8 @@ def train(
     if further is not None:
         dataset = EpochWindows(dataset, lambda epoch: _windows_of(fitted, further(epoch)))
     steps_per_epoch = -(-len(dataset) // (batch_size * processes))
-    num_steps = NUM_STEPS[plan.kind] if max_epochs is None else max_epochs * steps_per_epoch
+    usual_steps = round(NUM_STEPS[plan.kind] * (CONTINUED_STEPS if continued else 1.0))
+    num_steps = usual_steps if max_epochs is None else max_epochs * steps_per_epoch
     budget = Budget(num_steps, max_minutes)
     scorer = Scorer(fitted, shown, table, hidden, seed)
     monitor = Monitor(budget, scorer, max(1, num_steps // NUM_VALIDATIONS), steps_per_epoch, progress)

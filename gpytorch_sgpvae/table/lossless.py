@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from .errors import TableError
 from .families import OutputColumn
 from .files import PIPE, frame_to_bytes, is_parquet, read_table, write_bytes
 from .imputer import SGPVAEImputer
-from .tasks import DERIVED
+from .tasks import source_of
 from .text_table import TextTable
 
 
@@ -29,6 +29,7 @@ class Roles:
     :param task: The column or the dates by which tasks are told apart, or None.
     :param labels: The inputs and outputs whose numbers are labels.
     :param settled: The columns whose order of day and month is known.
+    :param sensor: The column that names the sensor, in long format.
     """
 
     inputs: tuple[str, ...]
@@ -37,6 +38,7 @@ class Roles:
     task: str | None = None
     labels: tuple[str, ...] = ()
     settled: tuple[str, ...] = ()
+    sensor: str | None = None
 
     @classmethod
     def of(cls, imputer: SGPVAEImputer) -> Roles:
@@ -48,25 +50,27 @@ class Roles:
                 texts.append(column.name)
         dated = [column.name for column in reader.inputs if column.day_first is not None]
         if reader.task is not None and reader.task.day_first is not None:
-            dated.append(_source(reader.task.name))
+            dated.append(source_of(reader.task.name))
+        long = imputer.fitted_.form.long
         return cls(
-            tuple(imputer.inputs),
-            tuple(imputer.outputs),
-            tuple(imputer.covariates),
-            imputer.task,
+            tuple(column.name for column in reader.inputs),
+            tuple(column.name for column in filled_columns(imputer)),
+            tuple(reader.outputs.names[reader.num_filled :]),
+            None if reader.task is None else reader.task.name,
             tuple(texts),
             tuple(dated),
+            None if long is None else long.sensor,
         )
 
     @property
     def named(self) -> list[str]:
         """All columns that have a role."""
-        return [*self.dates, *self.outputs, *self.covariates]
+        return [*self.dates, *self.outputs, *self.covariates, *([] if self.sensor is None else [self.sensor])]
 
     @property
     def dates(self) -> list[str]:
         """Columns that may hold dates."""
-        return [*self.inputs, *([] if self.task is None else [self.task, _source(self.task)])]
+        return [*self.inputs, *([] if self.task is None else [self.task, source_of(self.task)])]
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,20 @@ def read_file(
     return FileTable(table, frame, reading)
 
 
+def filled_columns(imputer: SGPVAEImputer) -> list[OutputColumn]:
+    """
+    The output columns of the tables that an imputer takes. That of long format is one, of real numbers if any sensor
+    has these.
+
+    :param imputer: Fitted.
+    """
+    long, columns = imputer.fitted_.form.long, imputer.outputs_.columns
+    if long is None:
+        return columns
+    shown = next((column for column in columns if column.is_continuous), columns[0])
+    return [replace(shown, name=long.value)]
+
+
 def with_whole_numbers(frame: pd.DataFrame, columns: Sequence[OutputColumn]) -> pd.DataFrame:
     """Counts, and labels that are numbers, as whole ones: a hole has made them floating-point numbers."""
     whole = [column.name for column in columns if not column.is_continuous and is_whole(frame, column.name)]
@@ -213,8 +231,8 @@ def _frame_of(table: TextTable, roles: Roles, reading: Reading) -> pd.DataFrame:
     columns = []
     for number, name in enumerate(table.names):
         cells = table.column(number)
-        is_task = roles.task is not None and name in (roles.task, _source(roles.task)) and name not in roles.inputs
-        if is_task or (name in roles.inputs and name in roles.labels):
+        is_task = roles.task is not None and name in (roles.task, source_of(roles.task)) and name not in roles.inputs
+        if is_task or name == roles.sensor or (name in roles.inputs and name in roles.labels):
             columns.append(reading.read_text(cells, name))
         elif name in (*roles.inputs, *roles.outputs, *roles.covariates):
             has_holes = name in (*roles.outputs, *roles.covariates)
@@ -233,9 +251,3 @@ def _marks_in(table: Any, roles: Roles, reading: Reading) -> list[str]:
     places = [number for number, name in enumerate(table.names) if name in (*roles.outputs, *roles.covariates)]
     found = {cell.strip() for number in places for cell in table.column(number)}
     return [mark for mark in USUAL_MARKS if mark in found]
-
-
-def _source(task: str) -> str:
-    """The column that a task is made of."""
-    match = DERIVED.fullmatch(task)
-    return match.group(2) if match else task

@@ -25,6 +25,7 @@ sgpvae report model/ weather.csv -o report.html""",
 sgpvae fit weather.csv --inputs lat,lon,day --outputs TMAX,PRCP --task week -o model/
 sgpvae fit traffic.csv --inputs time,hour --outputs cars,wet --periodic hour=24 --family cars=count -o model/
 sgpvae fit sensors.csv --inputs date --outputs CO,NOx --na=-200 --sep semicolon --decimal=, --day-first -o model/
+sgpvae fit readings.csv --inputs time --long sensor,value -o model/
 sgpvae fit readings/ --inputs time --outputs CO,NOx --task sensor -o model/
 zcat weather.csv.gz | sgpvae fit - --inputs day --outputs TMAX -o model/ --quiet""",
     "impute": """\
@@ -63,7 +64,14 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
     fit.add_argument(
         "--inputs", required=True, type=_names, help="columns that say where a row is, with commas between"
     )
-    fit.add_argument("--outputs", required=True, type=_names, help="columns with holes, with commas between")
+    targets = fit.add_mutually_exclusive_group(required=True)
+    targets.add_argument("--outputs", type=_names, help="columns with holes, with commas between")
+    targets.add_argument(
+        "--long",
+        type=_pair,
+        metavar="SENSOR,VALUE",
+        help="a table with a row for each reading: the column that names its sensor, and that of what was read",
+    )
     fit.add_argument(
         "--task",
         help="column with the same value in all rows of a task, or hour, day, week, month, quarter or year of a column "
@@ -216,6 +224,13 @@ def _names(text: str) -> list[str]:
     """Names with commas between; those with commas in them have quotes around them."""
     cells = next(csv.reader([text.replace("\n", " ")], skipinitialspace=True), [])
     return [cell.strip() for cell in cells if cell.strip()]
+
+
+def _pair(text: str) -> list[str]:
+    names = _names(text)
+    if len(names) != 2:
+        raise argparse.ArgumentTypeError(f"expected two columns with a comma between, got {text!r}")
+    return names
 
 
 def _marks(text: str) -> tuple[str, ...]:

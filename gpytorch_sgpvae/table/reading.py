@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from .columns import get_column
+from .columns import ROW_NUMBER, get_column
 from .errors import TableError, TableWarning, listed, name_row, name_rows
 from .families import OutputColumn, fit_column, make_column
 from .families.label_columns import CategoryColumn
@@ -166,6 +166,11 @@ class TableReader:
         :param context: The table that `table` was read from.
         """
         covariates = self.outputs.columns[self.num_filled :]
+        if any(column.name == ROW_NUMBER for column in self.inputs) and ROW_NUMBER not in frame.columns:
+            raise TableError(
+                "The number of the row is the input, as the table was fitted without inputs: rows to be predicted need "
+                f"theirs, counted from 0 in the context, in a column {ROW_NUMBER!r}. Or name inputs, and fit again."
+            )
         self._check_places(frame)
         check_columns(frame, [column.name for column in covariates])
         codes, keys = _factorize(frame, self.task and self.task.with_context(context), table.keys)

@@ -24,10 +24,13 @@ from ..utils.json_files import read_json, write_json
 from ..utils.locks import LOCK_NAME, locked
 from ..utils.tensor_files import DamagedFileError, check_finite, read_tensors, to_bytes
 from .calibration import Calibration
+from .choice import name_of
 from .cycles import Cycles
 from .description import TENSORS, DescriptionError, check_description, named_file
 from .errors import TableError
 from .fitted import Evidence, FittedTable
+from .form import TableForm
+from .long_format import LongFormat
 from .model import as_dtype, check_device, make_model
 from .places import PlaceEffects
 from .plan import Plan
@@ -37,7 +40,9 @@ from .trend import Trend
 DESCRIPTION = "imputer.json"
 KIND = "gpytorch_sgpvae.table"
 # To be raised when older versions of this package could no longer read what is written.
-FORMAT = 6
+FORMAT = 7
+# The oldest format that is read.
+OLDEST_FORMAT = 6
 # What tensors are called: those of the model, and the arrays of trend and calibration.
 MODEL = "model."
 PLACES = ("places", "effects", "deviations", "spread", "weights", "lengthscales")
@@ -84,6 +89,7 @@ def save_table(folder: Path, fitted: FittedTable, parameters: dict[str, Any]) ->
         "format": FORMAT,
         "version": __version__,
         "parameters": {**_plain(parameters), "dtype": str(next(model.parameters()).dtype).removeprefix("torch.")},
+        "form": asdict(fitted.form),
         **reader.to_dict(),
         "plan": fitted.plan.to_dict(),
         "trend": {
@@ -144,6 +150,7 @@ def load_table(
     )
     evidence = None if description["evidence"] is None else Evidence(**description["evidence"])
     fitted = FittedTable(
+        _form(description["form"]),
         reader,
         plan,
         Trend(places, cycles, trend["time"]),
@@ -173,6 +180,24 @@ def _arrays(fitted: FittedTable) -> dict[str, torch.Tensor]:
         calibration.marginal,
     )
     return {name: torch.tensor(value) for name, value in zip(ARRAYS, values, strict=True)}
+
+
+def _form(description: Mapping[str, Any]) -> TableForm:
+    features, long = description["features"], description["long"]
+    if long is not None:
+        long = LongFormat(long["sensor"], long["value"], tuple(long["places"]), tuple(long["sensors"]))
+    return TableForm(None if features is None else tuple(features), description["number"], long)
+
+
+def _renewed(description: dict[str, Any]) -> dict[str, Any]:
+    """A description of an older format as one of today's: before format 7 all tables were wide, and had names."""
+    if description["format"] == FORMAT:
+        return description
+    parameters, columns = description.get("parameters"), description.get("columns")
+    if isinstance(parameters, dict) and isinstance(columns, list):
+        form = {"features": columns, "number": len(columns), "long": None}
+        return {**description, "parameters": {**parameters, "long": None}, "form": form}
+    return description
 
 
 def _comparison(description: dict[str, Any]) -> pd.DataFrame:
@@ -267,11 +292,12 @@ def _read_description(folder: Path) -> dict[str, Any]:
             f"{folder} was saved by gpytorch_sgpvae {version}, in format {found}; this is {__version__}, which reads "
             f"formats up to {FORMAT}. Update the package."
         )
-    if found != FORMAT:
+    if not isinstance(found, int) or found < OLDEST_FORMAT:
         raise TableError(
-            f"{folder} was saved in format {str(found)[:40]}, of another kind of model; this version reads format "
-            f"{FORMAT}. Fit the table again."
+            f"{folder} was saved in format {str(found)[:40]}, of another kind of model; this version reads formats "
+            f"from {OLDEST_FORMAT} to {FORMAT}. Fit the table again."
         )
+    description = _renewed(description)
     try:
         check_description(description)
     except DescriptionError as error:
@@ -287,8 +313,9 @@ def _plain(parameters: dict[str, Any]) -> dict[str, Any]:
     """Convert the fit's parameters to what JSON can hold: sequences to lists, mappings to dictionaries."""
     plain = {name: value for name, value in parameters.items() if name not in NOT_SAVED}
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in plain.items()}
-    for name in ("inputs", "outputs", "covariates"):
-        plain[name] = list(plain[name])
+    plain["task"] = name_of(plain["task"])
+    for name in ("inputs", "outputs", "covariates", "long"):
+        plain[name] = None if plain[name] is None else [name_of(column) for column in plain[name]]
     for name in ("periodic", "families"):
-        plain[name] = None if plain[name] is None else dict(plain[name])
+        plain[name] = None if plain[name] is None else {name_of(key): value for key, value in plain[name].items()}
     return plain

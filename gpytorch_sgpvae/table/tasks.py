@@ -81,6 +81,12 @@ class TaskColumn:
             )
 
 
+def source_of(task: str) -> str:
+    """The column that a task is made of, which may be the task itself."""
+    match = DERIVED.fullmatch(task)
+    return match.group(2) if match else task
+
+
 def _split(frame: pd.DataFrame, name: Any) -> tuple[str, str] | None:
     """The unit and the column of a derived task; None where the name is that of a column, or nothing like it."""
     match = DERIVED.fullmatch(name) if isinstance(name, str) else None

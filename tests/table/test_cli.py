@@ -150,6 +150,35 @@ def test_predict_fills_columns_of_outputs_that_are_empty(files):
     assert predicted["temp"].notna().all()
 
 
+def test_long_format_is_fitted_filled_and_predicted(tmp_path, capsys):
+    long = make_series(num_days=14).rename(columns={"site": "sensor", "temp": "value"}).assign(unit="007")
+    long = long.replace({"sensor": {"s1": "12"}})  # also numbers are names
+    long.to_csv(tmp_path / "long.csv", index=False)
+    fit = ["--inputs", "day", "--long", "sensor,value", "--max-epochs", 1, "--no-comparison", "--quiet"]
+    assert run("fit", tmp_path / "long.csv", *fit, "-o", tmp_path / "model") == 0
+    assert run("impute", tmp_path / "model", tmp_path / "long.csv", "-o", tmp_path / "filled.csv", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["filled"] == {"value": int(long["value"].isna().sum())}
+    filled = pd.read_csv(tmp_path / "filled.csv", dtype={"unit": str, "sensor": str})
+    assert filled.columns.tolist() == [*long.columns, "value_std", "value_lower", "value_upper", "value_filled"]
+    assert filled["value"].notna().all()
+    known = long["value"].notna()
+    pd.testing.assert_frame_equal(filled[long.columns][known], long[known])
+    assert run("predict", tmp_path / "model", tmp_path / "long.csv", "--horizon", 2, "-o", tmp_path / "ahead.csv") == 0
+    ahead = pd.read_csv(tmp_path / "ahead.csv")
+    assert ahead[["day", "sensor"]].to_numpy().tolist() == [[14, "s0"], [14, "12"], [15, "s0"], [15, "12"]]
+    long[["day", "sensor"]].head(3).to_csv(tmp_path / "at.csv", index=False)
+    at = ["--at", tmp_path / "at.csv", "-o", tmp_path / "predicted.csv"]
+    assert run("predict", tmp_path / "model", tmp_path / "long.csv", *at) == 0
+    assert pd.read_csv(tmp_path / "predicted.csv")["value"].notna().all()
+
+
+def test_outputs_are_named_or_the_table_is_long(files, capsys):
+    for more in ([], ["--outputs", "temp", "--long", "site,temp"], ["--long", "site"]):
+        with pytest.raises(SystemExit) as error:
+            run("fit", files / "table.csv", "--inputs", "day", *more, "-o", files / "other")
+        assert error.value.code == 2
+
+
 def test_score_prints_a_table_or_json(files, capsys):
     assert run("score", folder_of(labelled_imputer), files / "labelled.csv", "--seed", 1) == 0
     assert "coverage" in capsys.readouterr().out

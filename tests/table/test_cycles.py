@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpytorch_sgpvae.table.cycles import Cycles
+from gpytorch_sgpvae.table.cycles import NUM_STRETCHES, Cycles
 
 HOUR = 1 / 24
 
@@ -121,3 +121,9 @@ def test_a_trend_is_no_cycle():
     months = np.arange(240.0)
     for _ in range(5):
         assert not fit(months, np.exp(months / 100) + 0.02 * random.normal(size=240), is_date=False).periods
+
+
+def test_an_output_known_in_every_other_stretch_only_has_no_cycles():
+    times = np.arange(40.0)
+    is_odd = np.floor(times / (39 / NUM_STRETCHES)) % 2 == 1
+    assert fit(times, np.where(is_odd, np.sin(times), np.nan), is_date=False).periods == []

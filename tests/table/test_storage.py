@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from command_files import dated_imputer, folder_of, labelled_imputer, make_labelled, make_series, tiny_imputer
+from sklearn.base import clone
 
 from gpytorch_sgpvae.table import SGPVAEImputer, TableError, storage
 from gpytorch_sgpvae.utils.json_files import read_json, write_json
@@ -97,6 +98,33 @@ def test_two_hundred_flipped_bits_are_all_seen(folder):
     SGPVAEImputer.load(folder)
 
 
+def test_a_model_of_the_format_before_is_read(folder):
+    def age(content):
+        content["format"] = 6
+        del content["form"], content["parameters"]["long"]
+
+    table, imputer = make_series(), tiny_imputer()
+    loaded = SGPVAEImputer.load(tampered(folder, age))
+    pd.testing.assert_frame_equal(loaded.transform(table), imputer.transform(table))
+    assert loaded.feature_names_in_.tolist() == table.columns.tolist()
+    assert loaded.long is None
+
+
+def test_a_model_of_an_array_keeps_the_numbers_of_its_columns(tmp_path):
+    random = np.random.default_rng(0)
+    array = np.column_stack([np.tile(np.arange(12.0), 3), np.repeat([1, 2, 3], 12), random.normal(size=(36, 2))])
+    array[::5, 2] = np.nan
+    options = {"periodic": {0: 6}, "families": {2: "real"}, "task": 1, "max_epochs": 1}
+    imputer = SGPVAEImputer(inputs=[0], **options, compare=False, progress=False).fit(array)
+    imputer.save(tmp_path / "model")
+    loaded = SGPVAEImputer.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.transform(array), imputer.transform(array))
+    assert loaded.n_features_in_ == 4
+    assert not hasattr(loaded, "feature_names_in_")
+    assert loaded.outputs is None
+    assert clone(loaded).set_params(progress=False).fit(array).families_ == imputer.families_
+
+
 def put(*places):
     """A change of the description: a value at the end of a way of names and numbers."""
     *way, value = places
@@ -146,6 +174,12 @@ TAMPERINGS = {
     "another output": (put("outputs", 0, "name", "night"), "outputs are others than those of the parameters"),
     "a name twice": (put("outputs", 0, "name", "day"), "name a column twice"),
     "other numbers of outputs": (put("num_filled", 9), "num_filled is 9, expected 1"),
+    "other numbers of columns": (put("form", "number", 9), "form.number is 9, which is not the number of columns"),
+    "another form": (
+        put("form", "long", {"sensor": "s", "value": "v", "places": ["day"], "sensors": ["temp"]}),
+        "form.long is another than that of the parameters",
+    ),
+    "a form without names": (put("form", "features", 3), "form.features is 3, expected a list"),
     "another task": (put("task", "name", "night"), "the task is another than"),
     "a parameter that there is not": (put("parameters", "code", "1"), "parameters has 'code', which is not known"),
     "a type that there is not": (put("parameters", "dtype", "load"), "parameters.dtype is 'load'"),

@@ -12,8 +12,10 @@ import pandas as pd
 from ..errors import TableError, TableWarning
 from ..families.label_columns import LabelColumn
 from ..fitted import FittedTable
-from ..fitting import Settings, fit_table
+from ..fitting import fit_table
+from ..form import TableForm
 from ..reading import TableReader, TaskTable
+from ..settings import Settings
 from .layout import task_columns
 from .samples import Samples
 from .source import open_source
@@ -33,6 +35,11 @@ def fit_dataset(source: Any, settings: Settings, sample_rows: int) -> FittedTabl
     """
     if isinstance(sample_rows, bool) or not isinstance(sample_rows, (int, np.integer)) or sample_rows < 1:
         raise TableError(f"sample_rows must be a whole number from 1, got {sample_rows!r}.")
+    if settings.inputs is None or settings.outputs is None or settings.long is not None:
+        raise TableError(
+            "A data set that is larger than memory has a column for each output, and inputs and outputs are named: the "
+            "choices that a table leaves open are made of a table that is read whole, and so is long format."
+        )
     opened = open_source(source)
     tasks = task_columns(settings.task, opened.schema.names)
     columns = list(dict.fromkeys([*tasks, *settings.inputs, *settings.outputs, *settings.covariates]))
@@ -41,8 +48,9 @@ def fit_dataset(source: Any, settings: Settings, sample_rows: int) -> FittedTabl
         opened, columns, settings.inputs, settings.task, int(sample_rows), settings.seed, settings.progress
     )
     frame = samples.draw(0)
+    form = TableForm(tuple(map(str, frame.columns)), frame.shape[1])
     if samples.is_whole:
-        return fit_table(frame, settings)
+        return fit_table(frame, settings, form)
     logger.info(
         "Sample: %s of %s rows, from %d of %d partitions; later epochs have others.",
         f"{len(frame):,}",
@@ -54,7 +62,7 @@ def fit_dataset(source: Any, settings: Settings, sample_rows: int) -> FittedTabl
     def further(reader: TableReader, epoch: int) -> TaskTable | None:
         return _read(reader, samples.draw(epoch))
 
-    return fit_table(frame, settings, further)
+    return fit_table(frame, settings, form, further)
 
 
 def _read(reader: TableReader, frame: pd.DataFrame) -> TaskTable | None:

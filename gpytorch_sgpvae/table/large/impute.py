@@ -98,6 +98,11 @@ def _runner(workers: int, scheduler: str | None) -> Runner:
 
 def _check(source: Source, fitted: FittedTable, folder: Path, intervals: bool) -> None:
     """Raise before any work for what would not end well."""
+    if fitted.form.long is not None:
+        raise TableError(
+            "The model was fitted to a table in long format, of which partitions may hold parts of a row: fit and fill "
+            "a data set with a column for each sensor, or read this one whole and use transform."
+        )
     source.check_columns(columns_of(fitted, source))
     names = fitted.reader.outputs.filled.names
     taken = [f"{name}_{end}" for name in names for end in ADDED if f"{name}_{end}" in source.schema.names]
