@@ -1,0 +1,1 @@
+"""The first thing that one would write, where that fails."""
