@@ -82,8 +82,7 @@ def one_output_each(num_points: int) -> Data:
     data, source = signals(num_points), generator(1)
     output, output_test = (torch.randint(4, (len(y),), generator=source) for y in (data.y, data.y_test))
     y, y_test = (
-        y.gather(-1, which.unsqueeze(-1)).squeeze(-1)
-        for y, which in ((data.y, output), (data.y_test, output_test))
+        y.gather(-1, which.unsqueeze(-1)).squeeze(-1) for y, which in ((data.y, output), (data.y_test, output_test))
     )
     return Data(data.x, y, data.x_test, y_test, output=output, output_test=output_test)
 

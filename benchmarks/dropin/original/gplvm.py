@@ -19,7 +19,9 @@ class Model(BayesianGPLVM):
         outputs = torch.Size([y.shape[-1]])
         prior = NormalPrior(torch.zeros(len(y), num_dims), torch.ones(len(y), num_dims))
         start = torch.pca_lowrank(y, num_dims)[0] * len(y) ** 0.5
-        latents = VariationalLatentVariable(len(y), y.shape[-1], num_dims, X_init=torch.nn.Parameter(start), prior_x=prior)
+        latents = VariationalLatentVariable(
+            len(y), y.shape[-1], num_dims, X_init=torch.nn.Parameter(start), prior_x=prior
+        )
         inducing_points = torch.randn(*outputs, num_inducing, num_dims)
         q_u = CholeskyVariationalDistribution(num_inducing, batch_shape=outputs)
         super().__init__(latents, VariationalStrategy(self, inducing_points, q_u))

@@ -1,4 +1,4 @@
-"""SVGP_Multitask_GP_Regression: four outputs that mix three functions, and points that have measured one output each."""
+"""SVGP_Multitask_GP_Regression: four outputs that mix three functions; each point has measured one of them."""
 
 import torch
 from gpytorch.distributions import MultivariateNormal

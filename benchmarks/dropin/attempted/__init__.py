@@ -1,1 +1,0 @@
-"""The first thing that one would write, where that fails."""
