@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -30,6 +30,11 @@ class Data:
     x_stddev: Tensor | None = None
     output: Tensor | None = None
     output_test: Tensor | None = None
+
+    def first(self, number: int) -> Data:
+        """The first points of what is trained on, and of what is held out."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Data(**{name: None if part is None else part[:number].clone() for name, part in parts.items()})
 
 
 def generator(seed: int = 0) -> torch.Generator:

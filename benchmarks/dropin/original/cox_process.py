@@ -38,7 +38,7 @@ class Model(ApproximateGP):
         pyro.factor("events", log_likelihood.squeeze(-1))
 
 
-def run(data: Data, steps: int, learning_rate: float = 0.01) -> Outcome:
+def run(data: Data, steps: int, learning_rate: float = 0.05) -> Outcome:
     pyro.clear_param_store()
     duration = data.x_test.max().item()
     model, grid, losses = Model(len(data.x), duration), torch.linspace(0, duration, 64), []

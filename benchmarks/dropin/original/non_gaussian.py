@@ -26,7 +26,11 @@ class Model(ApproximateGP):
 
 
 def run(data: Data, steps: int, learning_rate: float = 0.1) -> Outcome:
-    model, likelihood, losses = Model(data.x), BernoulliLikelihood(), []
+    return train(Model(data.x), data, steps, learning_rate)
+
+
+def train(model: Model, data: Data, steps: int, learning_rate: float) -> Outcome:
+    likelihood, losses = BernoulliLikelihood(), []
     mll = VariationalELBO(likelihood, model, num_data=len(data.x))
     optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=learning_rate)
     for _ in range(steps):

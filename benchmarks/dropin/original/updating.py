@@ -25,7 +25,7 @@ class Model(ApproximateGP):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
-def run(data: Data, steps: int, learning_rate: float = 0.01) -> Outcome:
+def run(data: Data, steps: int, learning_rate: float = 0.1) -> Outcome:
     likelihood, losses = GaussianLikelihood(), []
     model = Model(torch.linspace(0, 1, 25), likelihood)
     x, y, x_new, y_new = data.x[::2], data.y[::2], data.x[1::2], data.y[1::2]

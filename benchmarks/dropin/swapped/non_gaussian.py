@@ -21,13 +21,18 @@ class Model(ApproximateGP):
         super().__init__(strategy)
         self.mean_module = ConstantMean()
         self.covar_module = ScaleKernel(RBFKernel())
+        self.covar_module.base_kernel.lengthscale = 0.1
 
     def forward(self, x):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
-def run(data: Data, steps: int, learning_rate: float = 0.1) -> Outcome:
-    model, likelihood, losses = Model(data.x), BernoulliLikelihood(), []
+def run(data: Data, steps: int, learning_rate: float = 0.01) -> Outcome:
+    return train(Model(data.x), data, steps, learning_rate)
+
+
+def train(model: Model, data: Data, steps: int, learning_rate: float) -> Outcome:
+    likelihood, losses = BernoulliLikelihood(), []
     mll = VariationalELBO(likelihood, model, num_data=len(data.x))
     optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=learning_rate)
     for _ in range(steps):

@@ -52,7 +52,7 @@ class Model(PyroGP):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
-def run(data: Data, steps: int, learning_rate: float = 0.01) -> Outcome:
+def run(data: Data, steps: int, learning_rate: float = 0.05) -> Outcome:
     pyro.clear_param_store()
     model, losses = Model(len(data.x), data.y.shape[-1]), []
     persist_context(model, (data.x, data.y))

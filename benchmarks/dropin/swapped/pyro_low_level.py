@@ -36,7 +36,7 @@ class Model(ApproximateGP):
             return pyro.sample("y", pyro.distributions.Exponential(rate), obs=y)
 
 
-def run(data: Data, steps: int, learning_rate: float = 0.01) -> Outcome:
+def run(data: Data, steps: int, learning_rate: float = 0.05) -> Outcome:
     pyro.clear_param_store()
     model, losses = Model(), []
     persist_context(model, (data.x, data.y))
