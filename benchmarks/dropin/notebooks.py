@@ -35,7 +35,7 @@ class Notebook:
 
 
 def many() -> Data:
-    return data.surface(5000, 18)
+    return data.surface(2500, 18)
 
 
 NOTEBOOKS = (
@@ -43,8 +43,8 @@ NOTEBOOKS = (
         "svgp_regression",
         "SVGP regression",
         f"{VARIATIONAL}/SVGP_Regression_CUDA.html",
-        lambda: data.surface(16599, 18),
-        52,
+        lambda: data.surface(8000, 18),
+        60,
         "Targets come in minibatches, the context is all points: a step reads all of them.",
     ),
     Notebook(
@@ -52,21 +52,21 @@ NOTEBOOKS = (
         "Multitask, independent",
         f"{VARIATIONAL}/SVGP_Multitask_GP_Regression.html",
         lambda: data.signals(100),
-        500,
+        300,
     ),
     Notebook(
         "multitask_lmc",
         "Multitask, LMC",
         f"{VARIATIONAL}/SVGP_Multitask_GP_Regression.html",
         lambda: data.signals(100),
-        500,
+        300,
     ),
     Notebook(
         "task_indices",
         "Multitask, `task_indices`",
         f"{VARIATIONAL}/SVGP_Multitask_GP_Regression.html",
         lambda: data.one_output_each(100),
-        500,
+        300,
         "The context has a column for each output, with NaN where a point has not measured it.",
     ),
     Notebook(
@@ -83,7 +83,7 @@ NOTEBOOKS = (
         "Predictive log likelihood",
         f"{VARIATIONAL}/Approximate_GP_Objective_Functions.html",
         many,
-        200,
+        150,
     ),
     Notebook(
         "gamma_robust",
@@ -106,7 +106,7 @@ NOTEBOOKS = (
         "Mean-field q(u)",
         f"{VARIATIONAL}/Modifying_the_variational_strategy_and_distribution.html",
         many,
-        200,
+        150,
         "The network takes the place of any distribution; its q(u) has a full covariance.",
     ),
     Notebook(
@@ -114,7 +114,7 @@ NOTEBOOKS = (
         "Orthogonally decoupled",
         f"{VARIATIONAL}/Modifying_the_variational_strategy_and_distribution.html",
         many,
-        200,
+        150,
         "GPyTorch's wrapper calls the strategy inside it without keywords: `persist_context` in place of `context=`.",
     ),
     Notebook(
@@ -122,7 +122,7 @@ NOTEBOOKS = (
         "Batch-decoupled",
         STRATEGIES + "#batchdecoupledvariationalstrategy",
         many,
-        200,
+        150,
         "GPyTorch's strategy reads the parameters of a free-form q(u). Use ours in its place, with one set of inducing "
         "points.",
     ),
@@ -131,7 +131,7 @@ NOTEBOOKS = (
         "Natural gradients (NGD)",
         f"{VARIATIONAL}/Natural_Gradient_Descent.html",
         many,
-        200,
+        150,
         "NGD's steps are for a free-form q(u). Adam trains the network; `refine` takes natural gradient steps.",
     ),
     Notebook(
@@ -146,8 +146,8 @@ NOTEBOOKS = (
         "contour_integrals",
         "CIQ",
         f"{VARIATIONAL}/SVGP_CIQ.html",
-        lambda: data.surface(2500, 18),
-        100,
+        lambda: data.surface(1250, 18),
+        40,
         "GPyTorch's strategy reads the parameters of a free-form q(u), and there is no contour integral quadrature "
         "here: ours takes Cholesky factors. NGD goes too.",
     ),
@@ -155,8 +155,8 @@ NOTEBOOKS = (
         "nearest_neighbors",
         "VNNGP",
         f"{VARIATIONAL}/VNNGP.html",
-        lambda: data.surface(2500, 3),
-        200,
+        lambda: data.surface(1250, 3),
+        150,
         "GPyTorch's strategy is one approximation with its mean-field q(u). Ours takes fewer inducing points in its "
         "place; over time `MarkovAmortizedVariationalStrategy` needs none.",
     ),
@@ -165,15 +165,15 @@ NOTEBOOKS = (
         "Bayesian GPLVM",
         f"{VARIATIONAL}/Gaussian_Process_Latent_Variable_Models_with_Stochastic_Variational_Inference.html",
         lambda: data.flow(300),
-        1000,
+        500,
         "The context has the latent inputs as they were drawn, all of them, and targets come in minibatches.",
     ),
     Notebook(
         "deep_gp",
         "Deep GP",
         f"{EXAMPLES}/05_Deep_Gaussian_Processes/Deep_Gaussian_Processes.html",
-        lambda: data.surface(2500, 18),
-        200,
+        lambda: data.surface(1250, 18),
+        100,
         "The hidden layer is swapped, with `x_has_latents=True`; the last one stays. Calls pass `context=` on.",
     ),
     Notebook(
@@ -197,7 +197,7 @@ NOTEBOOKS = (
         "Pyro, clustered outputs",
         f"{PYRO}/Clustered_Multitask_GP_Regression.html",
         lambda: data.clusters(50, 9),
-        500,
+        300,
         "As above.",
     ),
     Notebook(
@@ -222,7 +222,7 @@ NOTEBOOKS = (
         "TorchScript",
         f"{ADVANCED}/TorchScript_Variational_Models.html",
         many,
-        200,
+        150,
         "The context is part of what is traced: `persist_context` before.",
     ),
 )

@@ -27,7 +27,7 @@ ATTEMPT = "attempt"
 # Of a study that is run without being told how many.
 MOST_SEEDS = 3
 LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
-# Where a learning rate is looked at: one data set in full, and another in minibatches.
+# Where learning rates are tried: on a data set in full, and on one in minibatches.
 TRIED = ("multitask_lmc", "predictive_likelihood")
 SHOWN = "svgp_regression"
 YES, CHANGED, NO = "yes", "with a change", "no"
@@ -120,7 +120,7 @@ predictions. Both take the same number of steps. Medians of up to {seeds} seeds.
 All of these are single data sets, where a free-form q(u) is at home: it has parameters of its own for the one thing
 that is asked of it. What a network is for, the next data set without training, is not in this table.""",
         tables=[
-            swap_table(rows, lines, verdicts),
+            f"<!-- table -->\n\n{swap_table(rows, lines, verdicts)}\n\n<!-- end of table -->",
             "## What changes beside the two lines",
             notes(rows, lines),
             f"## All of a swap: {BY_NAME[SHOWN].title}",
