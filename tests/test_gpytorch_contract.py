@@ -97,7 +97,7 @@ class SingleOutputGP(gpytorch.models.ApproximateGP):
         return ((mean[1] - mean[0]).abs() / stddev.mean()).item()
 
 
-class TestSwappingTwoLines:
+class TestSwapping:
     def test_regression_learns_a_sine(self):
         train_x = torch.linspace(0, 1, 60)
         train_y = torch.sin(train_x * 2 * torch.pi) + 0.1 * torch.randn(60)
@@ -108,7 +108,6 @@ class TestSwappingTwoLines:
         with torch.no_grad():
             prediction = likelihood(model(test_x, context=(train_x, torch.cos(train_x * 2 * torch.pi))))
         assert (prediction.mean - torch.cos(test_x * 2 * torch.pi)).abs().mean() < 0.15
-
 
     @pytest.mark.parametrize(
         "strategy", [VariationalStrategy, BatchDecoupledVariationalStrategy, CiqVariationalStrategy]
