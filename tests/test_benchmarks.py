@@ -445,7 +445,7 @@ def test_whether_a_swap_works_follows_from_the_runs():
     assert dropin.verdict({swapped: ran}, name) == dropin.YES
     assert dropin.verdict({swapped: ran, attempt: failed}, name) == dropin.CHANGED
     assert dropin.verdict({swapped: failed, attempt: failed}, name) == dropin.NO
-    assert dropin.score_text(failed) == "-"
+    assert dropin.verdict({}, name) == dropin.NOT_RUN == dropin.score_text(failed)
 
 
 @pytest.mark.parametrize("contestant", [ours, svgp])

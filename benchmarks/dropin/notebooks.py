@@ -35,7 +35,7 @@ class Notebook:
 
 
 def many() -> Data:
-    return data.surface(2500, 18)
+    return data.surface(1500, 18)
 
 
 NOTEBOOKS = (
@@ -44,7 +44,7 @@ NOTEBOOKS = (
         "SVGP regression",
         f"{VARIATIONAL}/SVGP_Regression_CUDA.html",
         lambda: data.surface(8000, 18),
-        60,
+        40,
         "Targets come in minibatches, the context is all points: a step reads all of them.",
     ),
     Notebook(
@@ -52,21 +52,21 @@ NOTEBOOKS = (
         "Multitask, independent",
         f"{VARIATIONAL}/SVGP_Multitask_GP_Regression.html",
         lambda: data.signals(100),
-        300,
+        250,
     ),
     Notebook(
         "multitask_lmc",
         "Multitask, LMC",
         f"{VARIATIONAL}/SVGP_Multitask_GP_Regression.html",
         lambda: data.signals(100),
-        300,
+        250,
     ),
     Notebook(
         "task_indices",
         "Multitask, `task_indices`",
         f"{VARIATIONAL}/SVGP_Multitask_GP_Regression.html",
         lambda: data.one_output_each(100),
-        300,
+        250,
         "The context has a column for each output, with NaN where a point has not measured it.",
     ),
     Notebook(
@@ -83,14 +83,14 @@ NOTEBOOKS = (
         "Predictive log likelihood",
         f"{VARIATIONAL}/Approximate_GP_Objective_Functions.html",
         many,
-        150,
+        120,
     ),
     Notebook(
         "gamma_robust",
         "Gamma-robust objective",
         "https://docs.gpytorch.ai/en/stable/marginal_log_likelihoods.html#gammarobustvariationalelbo",
         lambda: data.sine(100, stddev=0.1, outliers=0.1),
-        400,
+        200,
         "As with GPyTorch's strategy the likelihood must be Gaussian.",
     ),
     Notebook(
@@ -98,7 +98,7 @@ NOTEBOOKS = (
         "Uncertain inputs",
         f"{VARIATIONAL}/GP_Regression_with_Uncertain_Inputs.html",
         lambda: data.uncertain_sine(20),
-        400,
+        300,
         "In training the context has the inputs that were drawn.",
     ),
     Notebook(
@@ -106,7 +106,7 @@ NOTEBOOKS = (
         "Mean-field q(u)",
         f"{VARIATIONAL}/Modifying_the_variational_strategy_and_distribution.html",
         many,
-        150,
+        120,
         "The network takes the place of any distribution; its q(u) has a full covariance.",
     ),
     Notebook(
@@ -114,7 +114,7 @@ NOTEBOOKS = (
         "Orthogonally decoupled",
         f"{VARIATIONAL}/Modifying_the_variational_strategy_and_distribution.html",
         many,
-        150,
+        120,
         "GPyTorch's wrapper calls the strategy inside it without keywords: `persist_context` in place of `context=`.",
     ),
     Notebook(
@@ -122,7 +122,7 @@ NOTEBOOKS = (
         "Batch-decoupled",
         STRATEGIES + "#batchdecoupledvariationalstrategy",
         many,
-        150,
+        120,
         "GPyTorch's strategy reads the parameters of a free-form q(u). Use ours in its place, with one set of inducing "
         "points.",
     ),
@@ -131,7 +131,7 @@ NOTEBOOKS = (
         "Natural gradients (NGD)",
         f"{VARIATIONAL}/Natural_Gradient_Descent.html",
         many,
-        150,
+        120,
         "NGD's steps are for a free-form q(u). Adam trains the network; `refine` takes natural gradient steps.",
     ),
     Notebook(
@@ -139,15 +139,15 @@ NOTEBOOKS = (
         "Pólya-Gamma classification",
         f"{VARIATIONAL}/PolyaGamma_Binary_Classification.html",
         lambda: data.noisy_labels(80),
-        200,
+        100,
         "The likelihood stays. NGD goes, and Adam trains the network.",
     ),
     Notebook(
         "contour_integrals",
         "CIQ",
         f"{VARIATIONAL}/SVGP_CIQ.html",
-        lambda: data.surface(1250, 18),
-        40,
+        lambda: data.surface(750, 18),
+        25,
         "GPyTorch's strategy reads the parameters of a free-form q(u), and there is no contour integral quadrature "
         "here: ours takes Cholesky factors. NGD goes too.",
     ),
@@ -155,8 +155,8 @@ NOTEBOOKS = (
         "nearest_neighbors",
         "VNNGP",
         f"{VARIATIONAL}/VNNGP.html",
-        lambda: data.surface(1250, 3),
-        150,
+        lambda: data.surface(750, 3),
+        100,
         "GPyTorch's strategy is one approximation with its mean-field q(u). Ours takes fewer inducing points in its "
         "place; over time `MarkovAmortizedVariationalStrategy` needs none.",
     ),
@@ -164,8 +164,8 @@ NOTEBOOKS = (
         "gplvm",
         "Bayesian GPLVM",
         f"{VARIATIONAL}/Gaussian_Process_Latent_Variable_Models_with_Stochastic_Variational_Inference.html",
-        lambda: data.flow(300),
-        500,
+        lambda: data.flow(200),
+        300,
         "The context has the latent inputs as they were drawn, all of them, and targets come in minibatches.",
     ),
     Notebook(
@@ -173,7 +173,7 @@ NOTEBOOKS = (
         "Deep GP",
         f"{EXAMPLES}/05_Deep_Gaussian_Processes/Deep_Gaussian_Processes.html",
         lambda: data.surface(1250, 18),
-        100,
+        60,
         "The hidden layer is swapped, with `x_has_latents=True`; the last one stays. Calls pass `context=` on.",
     ),
     Notebook(
@@ -181,7 +181,7 @@ NOTEBOOKS = (
         "Pyro, high level",
         f"{PYRO}/Pyro_GPyTorch_High_Level.html",
         lambda: data.sine(21),
-        300,
+        200,
         "Pyro calls the model without keywords: `persist_context`.",
     ),
     Notebook(
@@ -189,7 +189,7 @@ NOTEBOOKS = (
         "Pyro, low level",
         f"{PYRO}/Pyro_GPyTorch_Low_Level.html",
         lambda: data.waiting_times(100),
-        300,
+        200,
         "As above.",
     ),
     Notebook(
@@ -197,7 +197,7 @@ NOTEBOOKS = (
         "Pyro, clustered outputs",
         f"{PYRO}/Clustered_Multitask_GP_Regression.html",
         lambda: data.clusters(50, 9),
-        300,
+        200,
         "As above.",
     ),
     Notebook(
@@ -205,7 +205,7 @@ NOTEBOOKS = (
         "Cox process",
         f"{PYRO}/Cox_Process_Example.html",
         lambda: data.arrivals(2.0),
-        300,
+        200,
         "Events have no outputs that a network could read: the context has their counts in bins. The objective is "
         "still that of the events.",
     ),
@@ -214,7 +214,7 @@ NOTEBOOKS = (
         "Model updating",
         f"{ADVANCED}/SVGP_Model_Updating.html",
         lambda: data.sine(250),
-        250,
+        150,
         "`persist_context`, and then `get_fantasy_model` returns a model of the same kind, for any likelihood.",
     ),
     Notebook(
@@ -222,7 +222,7 @@ NOTEBOOKS = (
         "TorchScript",
         f"{ADVANCED}/TorchScript_Variational_Models.html",
         many,
-        150,
+        120,
         "The context is part of what is traced: `persist_context` before.",
     ),
 )

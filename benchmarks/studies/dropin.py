@@ -30,7 +30,7 @@ LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 # Where learning rates are tried: on a data set in full, and on one in minibatches.
 TRIED = ("multitask_lmc", "predictive_likelihood")
 SHOWN = "svgp_regression"
-YES, CHANGED, NO = "yes", "with a change", "no"
+YES, CHANGED, NO, NOT_RUN = "yes", "with a change", "no", "-"
 LABELS = {ORIGINAL: "GPyTorch", SWAPPED: "ours"}
 BY_NAME = {notebook.name: notebook for notebook in NOTEBOOKS}
 
@@ -143,6 +143,8 @@ def outcomes_of(rows: Rows, kind: str, name: str, preset: str = "") -> list[dict
 
 
 def verdict(rows: Rows, name: str) -> str:
+    if not outcomes_of(rows, SWAPPED, name):
+        return NOT_RUN
     if any("error" in each for each in outcomes_of(rows, SWAPPED, name)):
         return NO
     return CHANGED if outcomes_of(rows, ATTEMPT, name) else YES

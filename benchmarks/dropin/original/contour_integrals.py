@@ -26,12 +26,12 @@ class Model(ApproximateGP):
 
 
 def run(data: Data, steps: int, learning_rate: float = 0.01) -> Outcome:
-    model, likelihood, losses = Model(data.x[:128].clone()), StudentTLikelihood(), []
+    model, likelihood, losses = Model(data.x[:64].clone()), StudentTLikelihood(), []
     mll = VariationalELBO(likelihood, model, num_data=len(data.x))
     natural = gpytorch.optim.NGD(model.variational_parameters(), num_data=len(data.x), lr=0.1)
     optimizer = torch.optim.Adam([*model.hyperparameters(), *likelihood.parameters()], lr=learning_rate)
     for _ in range(steps):
-        batch = torch.randint(len(data.x), (500,))
+        batch = torch.randint(len(data.x), (250,))
         natural.zero_grad()
         optimizer.zero_grad()
         loss = -mll(model(data.x[batch]), data.y[batch])

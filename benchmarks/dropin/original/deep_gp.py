@@ -20,7 +20,7 @@ class Layer(DeepGPLayer):
 
 
 class HiddenLayer(Layer):
-    def __init__(self, input_dims, output_dims, num_inducing=128):
+    def __init__(self, input_dims, output_dims, num_inducing=64):
         functions = torch.Size([output_dims])
         inducing_points = torch.randn(output_dims, num_inducing, input_dims)
         q_u = CholeskyVariationalDistribution(num_inducing, batch_shape=functions)
@@ -32,7 +32,7 @@ class HiddenLayer(Layer):
 
 
 class LastLayer(Layer):
-    def __init__(self, input_dims, num_inducing=128):
+    def __init__(self, input_dims, num_inducing=64):
         q_u = CholeskyVariationalDistribution(num_inducing)
         super().__init__(VariationalStrategy(self, torch.randn(num_inducing, input_dims), q_u), input_dims, None)
         self.mean_module = ConstantMean()
@@ -55,7 +55,7 @@ def run(data: Data, steps: int, learning_rate: float = 0.01) -> Outcome:
     optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=learning_rate)
     with gpytorch.settings.num_likelihood_samples(10):
         for _ in range(steps):
-            batch = torch.randint(len(data.x), (500,))
+            batch = torch.randint(len(data.x), (250,))
             optimizer.zero_grad()
             loss = -mll(model(data.x[batch]), data.y[batch])
             loss.backward()

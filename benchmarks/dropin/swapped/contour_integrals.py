@@ -26,11 +26,11 @@ class Model(ApproximateGP):
 
 
 def run(data: Data, steps: int, learning_rate: float = 0.01) -> Outcome:
-    model, likelihood, losses = Model(data.x[:128].clone()), StudentTLikelihood(), []
+    model, likelihood, losses = Model(data.x[:64].clone()), StudentTLikelihood(), []
     mll = VariationalELBO(likelihood, model, num_data=len(data.x))
     optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=learning_rate)
     for _ in range(steps):
-        batch = torch.randint(len(data.x), (500,))
+        batch = torch.randint(len(data.x), (250,))
         optimizer.zero_grad()
         loss = -mll(model(data.x[batch], context=(data.x, data.y)), data.y[batch])
         loss.backward()
