@@ -75,8 +75,9 @@ NOTEBOOKS = (
         f"{VARIATIONAL}/Non_Gaussian_Likelihoods.html",
         lambda: data.stripes(10),
         100,
-        "Ten labels can be explained by a constant function just as well, and large steps end there. Start with a "
-        "lengthscale that the data can be seen with, and take smaller steps.",
+        "A constant function explains ten labels about as well, and with large steps the kernel is there before the "
+        "network can tell labels apart. Start with a lengthscale that the data can be seen with, and take smaller "
+        "steps.",
     ),
     Notebook(
         "predictive_likelihood",
@@ -91,7 +92,7 @@ NOTEBOOKS = (
         "https://docs.gpytorch.ai/en/stable/marginal_log_likelihoods.html#gammarobustvariationalelbo",
         lambda: data.sine(100, stddev=0.1, outliers=0.1),
         200,
-        "As with GPyTorch's strategy the likelihood must be Gaussian.",
+        "The likelihood must be Gaussian, as with GPyTorch's strategy.",
     ),
     Notebook(
         "uncertain_inputs",
@@ -107,7 +108,7 @@ NOTEBOOKS = (
         f"{VARIATIONAL}/Modifying_the_variational_strategy_and_distribution.html",
         many,
         120,
-        "The network takes the place of any distribution; its q(u) has a full covariance.",
+        "The network takes the place of any distribution, and its q(u) has a full covariance.",
     ),
     Notebook(
         "orthogonally_decoupled",
