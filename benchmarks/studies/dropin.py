@@ -196,11 +196,11 @@ def notes(rows: Rows, lines: dict[str, Any]) -> str:
         attempt = outcomes_of(rows, ATTEMPT, notebook.name)
         text = notebook.note
         if attempt:
-            said = f"`{attempt[0]['error']}`" if failed(attempt) else score_text(attempt)
+            said = f"`` {attempt[0]['error']} ``" if failed(attempt) else score_text(attempt)
             text += f" *First tried:* {_first_sentence(ATTEMPTS[notebook.name].__doc__)} *Result:* {said}"
         swapped = outcomes_of(rows, SWAPPED, notebook.name)
         if failed(swapped) and swapped:
-            text += f" *Error:* `{swapped[0]['error']}`"
+            text += f" *Error:* `` {swapped[0]['error']} ``"
         if text:
             items.append(f"- **{notebook.title}** ({lines[notebook.name].total} lines). {text}")
     return "\n".join(items)
@@ -277,4 +277,5 @@ def _draw_rates(axes: Axes, rows: Rows) -> None:
     axes.set_yscale("symlog", linthresh=1.0)
     axes.set(xlabel="learning rate of Adam", ylabel="held-out NLL", title="Learning rates")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    if axes.get_lines():
+        axes.legend(fontsize="small")
