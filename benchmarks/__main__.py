@@ -73,7 +73,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--seeds",
         type=int,
         default=5,
-        help="of the study `tables`; 0 only makes a table of what has been run (default: %(default)s)",
+        help="of the studies `tables` and `dropin`; 0 only makes a table of what has been run (default: %(default)s)",
     )
     parser.add_argument(
         "--again",

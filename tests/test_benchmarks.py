@@ -16,11 +16,14 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from benchmarks import __main__ as command_line
 from benchmarks.authors import AVAILABLE, HOW_TO_GET_IT, authors
 from benchmarks.contestants import make_model, ours, svgp
+from benchmarks.dropin.attempts import ATTEMPTS
+from benchmarks.dropin.notebooks import NOTEBOOKS
+from benchmarks.dropin.swaps import FOLDER, ORIGINAL, SWAPPED, Changes, changes, source
 from benchmarks.imputers import AVAILABLE as IMPUTERS_HERE
 from benchmarks.measure import Spread, interleave, peak_memory
 from benchmarks.series import CONTESTANTS, available, make_context, make_kernel, make_series, recursion
 from benchmarks.shapes import SHAPES, make_data
-from benchmarks.studies import STUDIES, joint, markov, tables
+from benchmarks.studies import STUDIES, dropin, joint, markov, tables
 from benchmarks.studies.coefficients import fit
 from benchmarks.studies.growth import slope
 from benchmarks.study import Goal
@@ -61,7 +64,7 @@ def test_a_study_writes_a_table_a_plot_and_all_figures(study, results):
 @pytest.mark.slow
 def test_nothing_but_results_is_left_behind(results):
     files = {f"{study}.{end}" for study in STUDIES for end in ("json", "md", "png")}
-    assert {path.name for path in results.iterdir()} == files | {"joint.jsonl", "tables.jsonl"}
+    assert {path.name for path in results.iterdir()} == files | {"dropin.jsonl", "joint.jsonl", "tables.jsonl"}
 
 
 @pytest.mark.slow
@@ -377,6 +380,72 @@ def test_a_stopped_study_of_series_goes_on_and_a_finished_one_starts_anew(tmp_pa
     kept.forget()
     kept.spreads(ExperimentRun("peers", "recursion"), measure)
     assert len(measured) == 2
+
+
+BEFORE = '''"""A script."""
+
+from gpytorch.variational import (
+    CholeskyVariationalDistribution,
+    VariationalStrategy,
+)
+
+strategy = VariationalStrategy(CholeskyVariationalDistribution(3))
+model(x)
+'''
+AFTER = '''"""A script."""
+from gpytorch_sgpvae import FactorNet, AmortizedVariationalDistribution, AmortizedVariationalStrategy
+# whose lines are the same otherwise
+
+strategy = AmortizedVariationalStrategy(AmortizedVariationalDistribution(FactorNet(1, None)))
+persist_context(model, (x, y))
+model(x)
+'''
+
+
+def test_a_line_in_place_of_another_is_one_change_and_an_import_statement_is_one_line():
+    assert changes(BEFORE, AFTER) == Changes(code=2, imports=1)
+    assert changes(AFTER, BEFORE) == Changes(code=2, imports=1)
+    assert changes(BEFORE, BEFORE) == Changes(code=0, imports=0)
+
+
+def test_every_script_is_of_a_notebook_and_has_a_swapped_form():
+    names = {notebook.name for notebook in NOTEBOOKS}
+    for kind in (ORIGINAL, SWAPPED):
+        assert {path.stem for path in (FOLDER / kind).glob("*.py")} == names | {"__init__"}
+    assert names >= ATTEMPTS.keys()
+    assert all("gpytorch_sgpvae" in source(SWAPPED, name) for name in names)
+    assert not any("gpytorch_sgpvae" in source(ORIGINAL, name) for name in names)
+
+
+@pytest.mark.parametrize("page", ["swapping", "gpytorch"])
+def test_the_pages_say_how_many_lines_a_swap_takes(page):
+    words = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+    totals = [changes(source(ORIGINAL, each.name), source(SWAPPED, each.name)).total for each in NOTEBOOKS]
+    text = (FOLDER.parents[1] / "docs" / "concepts" / f"{page}.md").read_text(encoding="utf-8")
+    assert f"{words[min(totals)]} to {words[max(totals)]} lines" in text
+
+
+@pytest.mark.parametrize("name", ["multitask_lmc", "updating"])
+def test_a_script_and_its_swapped_form_hand_back_the_same_scores(name):
+    runs = [ExperimentRun(dropin.STUDY, kind, variant=name) for kind in (ORIGINAL, SWAPPED)]
+    original, swapped = (dropin.outcome(run, quick=True) for run in runs)
+    assert original["scores"].keys() == swapped["scores"].keys()
+    assert all(np.isfinite([*each["scores"].values(), each["loss"]]).all() for each in (original, swapped))
+
+
+def test_what_does_not_swap_says_what_to_do():
+    run = ExperimentRun(dropin.STUDY, dropin.ATTEMPT, variant="natural_gradients")
+    assert "refine(model, context)" in dropin.outcome(run, quick=True)["error"]
+
+
+def test_whether_a_swap_works_follows_from_the_runs():
+    ran, failed = [{"scores": {"NLL": 1.0}}], [{"error": "ValueError: no"}]
+    name = "batch_decoupled"
+    swapped, attempt = (ExperimentRun(dropin.STUDY, kind, variant=name) for kind in (SWAPPED, dropin.ATTEMPT))
+    assert dropin.verdict({swapped: ran}, name) == dropin.YES
+    assert dropin.verdict({swapped: ran, attempt: failed}, name) == dropin.CHANGED
+    assert dropin.verdict({swapped: failed, attempt: failed}, name) == dropin.NO
+    assert dropin.verdict({}, name) == dropin.NOT_RUN == dropin.score_text(failed)
 
 
 @pytest.mark.parametrize("contestant", [ours, svgp])

@@ -10,7 +10,13 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, MultitaskGaussianLikelihood
 from gpytorch.mlls import VariationalELBO
 from gpytorch.models.deep_gps import DeepGP, DeepGPLayer
-from gpytorch.variational import IndependentMultitaskVariationalStrategy, LMCVariationalStrategy, VariationalStrategy
+from gpytorch.variational import (
+    BatchDecoupledVariationalStrategy,
+    CiqVariationalStrategy,
+    IndependentMultitaskVariationalStrategy,
+    LMCVariationalStrategy,
+    VariationalStrategy,
+)
 
 from gpytorch_sgpvae import (
     SGPVAE,
@@ -91,7 +97,7 @@ class SingleOutputGP(gpytorch.models.ApproximateGP):
         return ((mean[1] - mean[0]).abs() / stddev.mean()).item()
 
 
-class TestSwappingTwoLines:
+class TestSwapping:
     def test_regression_learns_a_sine(self):
         train_x = torch.linspace(0, 1, 60)
         train_y = torch.sin(train_x * 2 * torch.pi) + 0.1 * torch.randn(60)
@@ -102,6 +108,17 @@ class TestSwappingTwoLines:
         with torch.no_grad():
             prediction = likelihood(model(test_x, context=(train_x, torch.cos(train_x * 2 * torch.pi))))
         assert (prediction.mean - torch.cos(test_x * 2 * torch.pi)).abs().mean() < 0.15
+
+    @pytest.mark.parametrize(
+        "strategy", [VariationalStrategy, BatchDecoupledVariationalStrategy, CiqVariationalStrategy]
+    )
+    def test_the_distribution_in_a_strategy_of_gpytorchs_says_which_strategy_to_take(self, strategy):
+        x = torch.linspace(0, 1, 10)
+        model = SingleOutputGP(x)
+        q_u = AmortizedVariationalDistribution(FactorNet(1, None))
+        model.variational_strategy = strategy(model, x.unsqueeze(-1), q_u)
+        with pytest.raises(TypeError, match="take AmortizedVariationalStrategy"):
+            model(x)
 
 
 class TestTheLearningRateOfGPyTorchsNotebooks:

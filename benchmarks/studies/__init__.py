@@ -1,6 +1,6 @@
 """The studies, by the name that the command line knows them by."""
 
-from . import accuracy, coefficients, growth, joint, loop, markov, memory, reach, shapes, tables
+from . import accuracy, coefficients, dropin, growth, joint, loop, markov, memory, reach, shapes, tables
 
 STUDIES = {
     "shapes": shapes.run,
@@ -12,5 +12,6 @@ STUDIES = {
     "loop": loop.run,
     "joint": joint.run,
     "markov": markov.run,
+    "dropin": dropin.run,
     "tables": tables.run,
 }

@@ -37,7 +37,7 @@ class InferenceNetwork(torch.nn.Module):
 
     :param num_outputs: Number of outputs P.
     :param num_latents: Number of latent functions K. With `None` the model has no latent batch dimension, and
-        sites are `*T x N`: GPyTorch's single-output models work by swapping two lines.
+        sites are `*T x N`, as GPyTorch's single-output models need them.
     :param hidden_sizes: Units in each hidden layer of every perceptron.
     :param activation: Class of the activations, by default a leaky ReLU with slope 0.1 below zero: units that large
         steps push below zero keep their gradients. A :class:`torch.nn.ReLU` costs the same.

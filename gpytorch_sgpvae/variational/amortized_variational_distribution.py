@@ -70,7 +70,13 @@ class AmortizedVariationalDistribution(_VariationalDistribution):
             )
         return sites
 
-    def __call__(self, context: Context) -> GaussianSites:
+    def __call__(self, context: Context | None = None) -> GaussianSites:
+        if context is None:  # as GPyTorch's strategies ask
+            raise TypeError(
+                f"{type(self).__name__} has no q(u) without data, and was called without a context, as GPyTorch's own "
+                "strategies do: take AmortizedVariationalStrategy, or another one of gpytorch_sgpvae, in place of the "
+                "strategy that it was given to."
+            )
         return self.forward(context)
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Module]]:

@@ -1,0 +1,1 @@
+"""Notebooks with the strategies of GPyTorch."""

@@ -1,0 +1,1 @@
+"""The same scripts as in `original`, with our strategies."""

@@ -1,0 +1,41 @@
+"""The documentation of GammaRobustGammaRobustVariationalELBO: regression with outliers."""
+
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ConstantMean
+from gpytorch.mlls import GammaRobustVariationalELBO
+from gpytorch.models import ApproximateGP
+
+from gpytorch_sgpvae import AmortizedVariationalDistribution, AmortizedVariationalStrategy, FactorNet
+
+from ..data import Data
+from ..outcome import Outcome, score_numbers
+
+
+class Model(ApproximateGP):
+    def __init__(self, inducing_points):
+        q_u = AmortizedVariationalDistribution(FactorNet(num_outputs=1, num_latents=None))
+        super().__init__(AmortizedVariationalStrategy(self, inducing_points, q_u))
+        self.mean_module = ConstantMean()
+        self.covar_module = ScaleKernel(RBFKernel())
+
+    def forward(self, x):
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+def run(data: Data, steps: int, learning_rate: float = 0.01) -> Outcome:
+    model, likelihood, losses = Model(torch.linspace(0, 1, 20)), GaussianLikelihood(), []
+    mll = GammaRobustVariationalELBO(likelihood, model, num_data=len(data.x))
+    optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=learning_rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = -mll(model(data.x, context=(data.x, data.y)), data.y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    model.eval()
+    likelihood.eval()
+    with torch.no_grad():
+        return score_numbers(losses, likelihood(model(data.x_test, context=(data.x, data.y))), data.y_test)
