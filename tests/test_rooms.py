@@ -32,6 +32,7 @@ ORDER = [
     "datasets",
     "training",
     "table",
+    "xarray",
     "botorch",
 ]
 MODULES = {
