@@ -146,7 +146,7 @@ SITES = {
     ),
     "xarray": Site(
         "https://docs.xarray.dev/en/stable",
-        names={f"xarray.{name}": f"generated/xarray.{name}.html" for name in ("Dataset.interp", "DataArray", "Dataset")},
+        names=dict.fromkeys(("xarray.Dataset.interp", "xarray.DataArray", "xarray.Dataset"), EACH),
     ),
 }
 

@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-xr = pytest.importorskip("xarray")
+pytest.importorskip("xarray")
+
+import xarray as xr
 
 from gpytorch_sgpvae.table import SGPVAEImputer, TableError
 from gpytorch_sgpvae.xarray import GridImputer
@@ -24,11 +26,11 @@ def make_sea(num_days=8, seed=0):
     day = np.arange(num_days)[:, None, None]
     wave = np.sin(day / 3 + lat[:, None]) + np.cos(lon)
     noise = 0.05 * random.normal(size=(2, *wave.shape))
-    dims = ("time", "lat", "lon")
+    dims, attributes = ("time", "lat", "lon"), {"units": "°C", "long_name": "surface temperature"}
     data = xr.Dataset(
         {
             "crs": ((), 4326),
-            "sst": (dims, (15 + wave + noise[0]).astype(np.float32), {"units": "°C", "long_name": "surface temperature"}),
+            "sst": (dims, (15 + wave + noise[0]).astype(np.float32), attributes),
             "depth": (("lat", "lon"), 1000 * random.random((4, 5))),
             "chl": (dims, np.exp(0.5 * wave + noise[1])),
             "quality": (dims, random.integers(0, 3, wave.shape)),
@@ -119,7 +121,8 @@ def test_the_order_of_dimensions_does_not_matter(sea, imputer, filled_sea):
 
 def test_intervals_are_further_variables(sea, imputer):
     filled = imputer.transform(sea, intervals=True)
-    assert set(filled) - set(sea) == {f"{v}_{end}" for v in ("sst", "chl") for end in ("std", "lower", "upper", "filled")}
+    ends = ("std", "lower", "upper", "filled")
+    assert set(filled) - set(sea) == {f"{name}_{end}" for name in ("sst", "chl") for end in ends}
     holes = sea.sst.isnull()
     assert (filled.sst_filled == holes).all()
     for end in ("std", "lower", "upper"):
@@ -344,7 +347,7 @@ def test_options_are_those_of_tables():
 
 
 def test_errors_about_names_say_what_there_is(sea, imputer):
-    with pytest.raises(TableError, match=r"There is no 'sss' in the Dataset, which has the dimensions .*variables crs, sst"):
+    with pytest.raises(TableError, match=r"There is no 'sss' in the Dataset, which has .*variables crs, sst"):
         GridImputer(["sss"]).fit(sea)
     with pytest.raises(TableError, match="There is no 'chl'"):
         imputer.transform(sea[["sst"]])

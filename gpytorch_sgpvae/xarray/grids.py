@@ -140,7 +140,7 @@ def as_dataset(data: Any, name: str | None = None) -> xr.Dataset:
         return data
     if isinstance(data, xr.DataArray):
         if name is None:
-            name = NAMELESS if data.name is None else data.name
+            name = NAMELESS if data.name is None else str(data.name)
         return data.to_dataset(name=name)
     raise TableError(
         f"Expected an xarray DataArray or Dataset, got a {type(data).__name__}. SGPVAEImputer takes tables."
@@ -199,7 +199,7 @@ def _dims(variable: Any) -> str:
 def _usual_outputs(data: xr.Dataset, covariates: Sequence[str]) -> list[str]:
     """The floating-point variables that have the most dimensions."""
     numbers = [
-        name
+        str(name)
         for name, array in data.data_vars.items()
         if array.dtype.kind == "f" and name not in covariates and array.ndim
     ]
@@ -225,7 +225,7 @@ def _usual_inputs(data: xr.Dataset, outputs: Sequence[str], task: str | None) ->
     for dim in dict.fromkeys(dim for name in outputs for dim in data[name].dims):
         if dim != task and data.sizes[dim] > 1:
             index = data.indexes.get(dim)
-            names += [str(level) for level in index.names] if isinstance(index, pd.MultiIndex) else [dim]
+            names += [str(level) for level in index.names] if isinstance(index, pd.MultiIndex) else [str(dim)]
     names = [name for name in names if name != task]
     if not names:
         raise TableError(
@@ -241,8 +241,8 @@ def _check_output(data: xr.Dataset, name: str) -> None:
     if not variable.ndim:
         raise TableError(f"{name!r} has no dimensions: there is one value, and nowhere to fill it from.")
     for key in ("_FillValue", "missing_value"):
-        marker = variable.attrs.get(key)
-        if np.ndim(marker) == 0 and marker is not None and marker == marker and bool((variable == marker).any()):
+        marker: Any = variable.attrs.get(key)
+        if marker is not None and np.ndim(marker) == 0 and marker == marker and bool((variable == marker).any()):
             raise TableError(
                 f"{name!r} has cells that are {marker}, which its attribute {key!r} says are missing: make them NaN, "
                 "by xr.decode_cf(data)."
