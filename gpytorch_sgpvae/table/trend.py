@@ -64,7 +64,7 @@ class Trend:
         if plan.has_places:
             fit = partial(PlaceEffects.fit, table.x, table.y, groups)
             places = fit(gaussian, plan.place, seed, not plan.labels)
-            if _is_seen_at_once(table, plan):
+            if len(places.places) and _is_seen_at_once(table, plan):
                 additive = [is_gaussian and not places.is_smooth(p) for p, is_gaussian in enumerate(gaussian)]
                 places = places if additive == gaussian else fit(additive, plan.place, seed, not plan.labels)
         if plan.time is None:
@@ -83,9 +83,9 @@ class Trend:
 
 def _is_seen_at_once(table: TaskTable, plan: Plan) -> bool:
     """
-    Whether a block of the model has room for the whole record of a place and its neighbors. Then the model itself sees
-    what stays the same in a field. Constants would be means over a short time, in which slow
-    changes look like constants, and nobody would doubt them.
+    Return whether a block of the model has room for the whole record of a place and its neighbors. Then the model
+    itself sees what stays the same in a field. Constants would be means over a short time, in which slow changes look
+    like constants, and would be taken for certain.
     """
     times = len(np.unique(table.x[:, plan.time]))
     return len(table.rows) == 1 and NEIGHBORHOOD * times * table.y.shape[1] <= MOST_ENTRIES
