@@ -3,5 +3,5 @@
 from importlib.util import find_spec
 
 # Each room, and what it cannot be imported without.
-NEEDS = {"botorch": "botorch"}
+NEEDS = {"botorch": "botorch", "xarray": "xarray"}
 collect_ignore_glob = [f"gpytorch_sgpvae/{room}/*" for room, needed in NEEDS.items() if find_spec(needed) is None]

@@ -144,6 +144,10 @@ SITES = {
         names={f"matplotlib.axes.{name}": "_as_gen/{name}.html" for name in ("Axes.pcolormesh", "Axes.scatter", "Axes")}
         | {"matplotlib.figure.Figure": "figure_api.html"},
     ),
+    "xarray": Site(
+        "https://docs.xarray.dev/en/stable",
+        names=dict.fromkeys(("xarray.Dataset.interp", "xarray.DataArray", "xarray.Dataset"), EACH),
+    ),
 }
 
 

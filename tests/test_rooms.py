@@ -34,6 +34,7 @@ ORDER = [
     "training",
     "windows",
     "table",
+    "xarray",
     "botorch",
 ]
 MODULES = {

@@ -58,9 +58,9 @@ def _as_in_a_kernel(monkeypatch):
     torch.set_num_threads(1)
 
 
-def test_there_are_thirteen_notebooks_with_numbers_of_their_own():
+def test_there_are_fifteen_notebooks_with_numbers_of_their_own():
     numbers = [re.match(r"(\d\d)_[a-z_]+\.ipynb$", path.name)[1] for path in NOTEBOOKS]
-    assert numbers == [f"{number:02}" for number in range(1, 14)]
+    assert numbers == [f"{number:02}" for number in range(1, 16)]
 
 
 @pytest.mark.slow

@@ -37,11 +37,13 @@ alone exceeds I as soon as the precisions of a task sum to more than 1e7, and B 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from linear_operator.utils.cholesky import psd_safe_cholesky
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from .._compat import is_compiling, is_in_transform
@@ -208,13 +210,17 @@ def joint_shift_and_shrinkage(A: Tensor, posterior: WhitenedPosterior) -> tuple[
 def root_of_rounded(K: Tensor) -> Tensor:
     """
     The Cholesky factor, in the working dtype, of a covariance matrix that rounding, or inputs that come twice, may have
-    made singular: with a jitter on its diagonal that changes deviations by a ten-thousandth, or as rounding does.
+    made singular: with a jitter on its diagonal that changes deviations by a ten-thousandth, or as rounding does; where
+    that is too little, by up to a thousandth.
 
     :param K: (`... x N x N`).
     """
     jitter = max(1e-8, K.shape[-1] * torch.finfo(K.dtype).eps)
     K = K.to(working_dtype(K))
-    return psd_safe_cholesky(K + torch.diag_embed(jitter * K.diagonal(dim1=-2, dim2=-1)))
+    with warnings.catch_warnings():
+        # To GPyTorch equal inputs may be 1e-8 apart, and Matérn kernels of one input of several are wrong by as much.
+        warnings.simplefilter("ignore", NumericalWarning)
+        return psd_safe_cholesky(K + torch.diag_embed(jitter * K.diagonal(dim1=-2, dim2=-1)))
 
 
 def exact_enough(K: Tensor) -> Tensor:

@@ -23,6 +23,8 @@ MOST_PLACES = 300
 FEWEST_FOR_OTHERS = 6
 # What varies over shorter distances than this, in standardized inputs, is a place's own.
 SHORTEST_LENGTHSCALE = 1.0
+# Constants are smooth in space if less than this share of their variance is not.
+LEAST_SHARE_OF_OWN = 0.05
 # Inputs that agree in this many digits are the same.
 DIGITS = 9
 
@@ -123,6 +125,10 @@ class PlaceEffects:
             deviation = np.where((known >= 0)[:, None], self.deviations[known], self.spread)
             effects, spread = values[codes.reshape(-1)], deviation[codes.reshape(-1)]
         return effects, spread
+
+    def is_smooth(self, p: int) -> bool:
+        """Whether the constants of output p are those of a field, and next to nothing is a place's own."""
+        return bool(self.spread[p] ** 2 < LEAST_SHARE_OF_OWN * self.effects[:, p].var())
 
     def _smooth(self, places: np.ndarray) -> np.ndarray:
         """M at some places (`n x P`)."""

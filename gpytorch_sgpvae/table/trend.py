@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from .blocks import MOST_ENTRIES
 from .cycles import Cycles
 from .inputs import InputColumn
 from .outputs import Outputs
@@ -15,6 +17,8 @@ from .reading import TaskTable
 
 # Without tasks, times are cut into this many stretches, each of which counts as one.
 NUM_STRETCHES = 30
+# A place with its neighbors, in a field.
+NEIGHBORHOOD = 25
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,11 @@ class Trend:
             groups = np.unique(groups * (NUM_STRETCHES + 1) + stretches, return_inverse=True)[1].reshape(-1)
         places = PlaceEffects.none(len(outputs))
         if plan.has_places:
-            places = PlaceEffects.fit(table.x, table.y, groups, gaussian, plan.place, seed, not plan.labels)
+            fit = partial(PlaceEffects.fit, table.x, table.y, groups)
+            places = fit(gaussian, plan.place, seed, not plan.labels)
+            if len(places.places) and _is_seen_at_once(table, plan):
+                additive = [is_gaussian and not places.is_smooth(p) for p, is_gaussian in enumerate(gaussian)]
+                places = places if additive == gaussian else fit(additive, plan.place, seed, not plan.labels)
         if plan.time is None:
             return cls(places, Cycles.none(len(outputs)), None)
         rest = table.y - places.at(table.x)[0]
@@ -71,3 +79,13 @@ class Trend:
         if self.time is not None:
             effects = effects + self.cycles.at(table.raw[rows, self.time])
         return effects, spread
+
+
+def _is_seen_at_once(table: TaskTable, plan: Plan) -> bool:
+    """
+    Return whether a block of the model has room for the whole record of a place and its neighbors. Then the model
+    itself sees what stays the same in a field. Constants would be means over a short time, in which slow changes look
+    like constants, and would be taken for certain.
+    """
+    times = len(np.unique(table.x[:, plan.time]))
+    return len(table.rows) == 1 and NEIGHBORHOOD * times * table.y.shape[1] <= MOST_ENTRIES

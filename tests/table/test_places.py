@@ -137,3 +137,18 @@ def test_a_constant_that_nothing_tells_has_all_of_its_uncertainty(stations):
     assert (deviation[place == 5] == found.spread).all()
     near = found.at(x[place == 5][:1] + 1e-3)[0]
     assert effects[place == 5][0] == pytest.approx(near[0], abs=0.1)
+
+
+@pytest.mark.parametrize("kind", ["slow changes", "constants"])
+def test_slow_changes_of_a_short_record_are_not_taken_for_constants(kind):
+    random = np.random.default_rng(0)
+    lat, lon, day = (axis.ravel() for axis in np.meshgrid(np.arange(6.0), np.arange(6.0), np.arange(10.0)))
+    waves = [random.normal(size=3) @ [lat / 4, lon / 4, day / 5] + random.uniform(0, 6) for _ in range(60)]
+    values = np.cos(waves).sum(0) / 5
+    if kind == "constants":
+        values = np.repeat(3 * random.normal(size=36), 10) + np.sin(day)  # days run fastest
+    y = pd.Series(values + 0.05 * random.normal(size=360)).mask(random.random(360) < 0.4)
+    table = pd.DataFrame({"lat": lat, "lon": lon, "day": day, "y": y})
+    imputer = SGPVAEImputer(["lat", "lon", "day"], ["y"], max_epochs=1, compare=False, progress=False).fit(table)
+    assert imputer.fitted_.plan.has_places
+    assert len(imputer.fitted_.trend.places.places) == (36 if kind == "constants" else 0)
