@@ -243,7 +243,9 @@ class GridImputer:
     def _read(self, data: Any) -> tuple[xr.Dataset, Roles]:
         """A field as a Dataset with the names that were fitted, and these names."""
         fitted = self._fitted()
-        roles = Roles(tuple(fitted.outputs), tuple(fitted.inputs), fitted.task, tuple(fitted.covariates))
+        names = (fitted.outputs, fitted.inputs, fitted.covariates)
+        outputs, inputs, covariates = (tuple(map(str, some or ())) for some in names)  # a grid has names for all
+        roles = Roles(outputs, inputs, None if fitted.task is None else str(fitted.task), covariates)
         if isinstance(data, xr.DataArray) and len(roles.outputs) > 1:
             raise TableError(
                 f"The model has the outputs {listed(roles.outputs)}, and a DataArray is one: pass a Dataset of all."
