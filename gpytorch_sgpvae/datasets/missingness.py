@@ -75,6 +75,77 @@ def random_points(num_points: int, fraction: float, random: np.random.RandomStat
     return torch.tensor(drawn)
 
 
+def point_holes(shape: tuple[int, ...], rate: float, random: np.random.Generator) -> np.ndarray:
+    """
+    Single entries, each of which is gone with the same probability.
+
+    :param shape: Numbers of windows, of steps and of outputs (T, N, P).
+    :param rate: The probability.
+    :param random: Source of the randomness.
+    :return: True for the entries to hide (`T x N x P`).
+    """
+    _check_fraction("rate", rate)
+    return random.random(shape) < rate
+
+
+def run_holes(shape: tuple[int, ...], rate: float, length: int, random: np.random.Generator) -> np.ndarray:
+    r"""
+    Runs of single outputs, at most one in each window and output. With L steps each there are
+
+    .. math::
+
+        \left\lceil \frac{T P \cdot \text{rate} \cdot N}{L} \right\rceil
+
+    :param shape: Numbers of windows, of steps and of outputs (T, N, P).
+    :param rate: The share of all entries that is gone.
+    :param length: Number of steps L of a run.
+    :param random: Source of the randomness.
+    :return: True for the entries to hide (`T x N x P`).
+    """
+    num_windows, num_steps, num_outputs = shape
+    _check_fraction("rate", rate)
+    _check_length(length, num_steps)
+    number = int(np.ceil(num_windows * num_outputs * rate * num_steps / length))
+    if number > num_windows * num_outputs:
+        raise ValueError(
+            f"Runs of {length} of {num_steps} steps cannot hide {rate:.0%} of the entries, with one in each window and "
+            f"output: expected a rate of at most {length / num_steps:.0%}, or longer runs."
+        )
+    hidden = np.zeros(shape, dtype=bool)
+    for series in random.choice(num_windows * num_outputs, number, replace=False):
+        window, output = divmod(series, num_outputs)
+        start = random.integers(num_steps - length + 1)
+        hidden[window, start : start + length, output] = True
+    return hidden
+
+
+def block_holes(shape: tuple[int, ...], factor: float, length: int, random: np.random.Generator) -> np.ndarray:
+    r"""
+    Blocks of L steps and L neighboring outputs, which may overlap. There are
+
+    .. math::
+
+        \left\lceil \frac{T (P - L + 1) \cdot \text{factor} \cdot N P}{L^2} \right\rceil
+
+    :param shape: Numbers of windows, of steps and of outputs (T, N, P).
+    :param factor: The number above that decides how many there are.
+    :param length: Number L of steps, and of outputs, of a block.
+    :param random: Source of the randomness.
+    :return: True for the entries to hide (`T x N x P`).
+    """
+    num_windows, num_steps, num_outputs = shape
+    _check_length(length, min(num_steps, num_outputs))
+    num_first = num_outputs - length + 1  # outputs that a block can begin with
+    number = int(np.ceil(num_windows * num_first * factor * num_steps * num_outputs / length**2))
+    places = num_windows * num_first
+    hidden = np.zeros(shape, dtype=bool)
+    for place in random.choice(places, number, replace=number > places):
+        window, first = divmod(place, num_first)
+        start = random.integers(num_steps - length + 1)
+        hidden[window, start : start + length, first : first + length] = True
+    return hidden
+
+
 def columns_of(names: Sequence[str], chosen: Sequence[str]) -> Tensor:
     """
     :param names: The names of the outputs.
@@ -90,3 +161,8 @@ def columns_of(names: Sequence[str], chosen: Sequence[str]) -> Tensor:
 def _check_fraction(name: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"Expected a {name} between 0 and 1, got {value}.")
+
+
+def _check_length(length: int, most: int) -> None:
+    if not 1 <= length <= most:
+        raise ValueError(f"Expected holes of 1 to {most} steps, got {length}.")
