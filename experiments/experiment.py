@@ -49,6 +49,7 @@ class Experiment:
     :param presets: How its models can be trained, the default last.
     :param ahead: Scores in which that network, tuned, is to be ahead of every other, every VAE and every baseline.
     :param figure: Draws the outcomes of all runs, None where there is nothing to draw yet; by default their scores.
+    :param table: Writes the outcomes of all runs in Markdown; by default a table with a row for each model.
     """
 
     title: str
@@ -67,6 +68,7 @@ class Experiment:
     presets: tuple[str, ...] = ("paper", "tuned")
     ahead: tuple[str, ...] = ()
     figure: Callable[[dict[Run, dict[str, Any]]], Figure | None] | None = None
+    table: Callable[[dict[Run, dict[str, Any]]], str] | None = None
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from .experiment import Experiment
 from .patients import PATIENTS
 from .series import SERIES
 from .small import EEG, JURA
+from .tsibench import TSIBENCH, TSIBENCH_TIME
 from .weather import AMEDAS, JAPAN
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -20,4 +21,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "balls": BALLS,
     "series": SERIES,
     "patients": PATIENTS,
+    "tsibench": TSIBENCH,
+    "tsibench-time": TSIBENCH_TIME,
 }

@@ -60,6 +60,8 @@ def _draw(name: str, outcomes: dict[Run, dict[str, Any]], folder: Path) -> str:
 def table(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
     """The rows of an experiment: ours, and what the paper says beside it."""
     experiment = EXPERIMENTS[name]
+    if experiment.table is not None:
+        return experiment.table(outcomes)
     rows = table_rows(experiment, outcomes)
     beside = {score for row in rows for score in row.scores[0] if score.endswith(BESIDE)}
     columns = [*experiment.columns, *sorted(beside)]

@@ -1,6 +1,6 @@
 """
-Data with holes: generated videos, generated tables, and the files of the sparse GP-VAE's experiments and of TSI-Bench (all but
-the videos need the extra `datasets`).
+Data with holes: generated videos, generated tables, and the files of the sparse GP-VAE's experiments and of TSI-Bench
+(all but the videos need the extra `datasets`).
 
 The files come from the folder that the environment variable `SGPVAE_DATA` names, where it is set; else they are
 downloaded once, and checked.

@@ -113,8 +113,7 @@ class WindowData:
 
     .. math::
 
-        \text{truth}_{tnp} = \frac{y_{tnp} - \bar y_p}{s_p}, \qquad
-        \text{seen}_{tnp} = \begin{cases} \text{NaN} & \text{where it is hidden,} \\ \text{truth}_{tnp} & \text{elsewhere} \end{cases}
+        \text{truth}_{tnp} = \frac{y_{tnp} - \bar y_p}{s_p}
 
     :param train: Windows to train on (`T x N x P`).
     :param validation: Windows to choose by.

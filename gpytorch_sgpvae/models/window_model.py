@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from ..linalg.kernels import GroupedKernel, add_private_groups, default_grouped_kernel
 from ..linalg.state_space import to_state_space
-from ..mlp import PrivateLinear
+from ..mlp import MLP, LinearPlus, PrivateLinear
 from .gpvae import GPVAE
 from .markov_gpvae import MarkovGPVAE
 
@@ -23,7 +25,11 @@ MOST_ENTRIES, MOST_STATES, NUM_HARMONICS = 1500, 64, 3
 
 
 def window_model(
-    num_points: int, num_outputs: int, num_shared: int | None = None, periods: Sequence[float] = ()
+    num_points: int,
+    num_outputs: int,
+    num_shared: int | None = None,
+    periods: Sequence[float] = (),
+    perceptrons: bool = False,
 ) -> GPVAE | MarkovGPVAE:
     r"""
     The preset for windows of time series, of N steps and P outputs each, in standardized units: the linear model of
@@ -36,14 +42,16 @@ def window_model(
 
     with rough, smooth and periodic functions that the outputs share, a rough and a smooth one that each has for itself,
     and Gaussian noise. Its posterior is exact for any pattern of holes: perceptrons in the network, which could only
-    spoil it, are switched off. It is a :class:`~gpytorch_sgpvae.GPVAE`; for windows of more than 1500 entries it is a
-    :class:`~gpytorch_sgpvae.MarkovGPVAE`, with as many shared functions as that has time for, if the outputs are few
-    enough.
+    spoil it, are switched off, unless the decoder has one too. It is a :class:`~gpytorch_sgpvae.GPVAE`; for windows of
+    more than 1500 entries it is a :class:`~gpytorch_sgpvae.MarkovGPVAE`, with as many shared functions as that has time
+    for, if the outputs are few enough.
 
     :param num_points: Number of steps N of a window.
     :param num_outputs: Number of outputs P.
     :param num_shared: Number of shared functions K; by default 4 P, at most 32.
     :param periods: Periods of cycles in steps, such as `[24]` for hours.
+    :param perceptrons: Whether perceptrons in the network and in the decoder learn what is not linear in the shared
+        functions. They start out as zero.
 
     Example:
         >>> import torch
@@ -66,10 +74,10 @@ def window_model(
         for number in range(wanted, fewest - 1, -1) if num_shared is None else [wanted]:
             kernel = _kernel(number, num_outputs, periods)
             if _num_states(kernel) <= MOST_STATES:
-                options: dict[str, Any] = {"num_harmonics": NUM_HARMONICS, **_options(number, num_outputs)}
-                return _without_corrections(MarkovGPVAE(num_outputs, number, kernel=kernel, **options))
+                options = {"num_harmonics": NUM_HARMONICS, **_options(number, num_outputs, perceptrons)}
+                return _finish(MarkovGPVAE(num_outputs, number, kernel=kernel, **options), perceptrons)
     kernel = _kernel(wanted, num_outputs, periods)
-    return _without_corrections(GPVAE(num_outputs, wanted, kernel=kernel, **_options(wanted, num_outputs)))
+    return _finish(GPVAE(num_outputs, wanted, kernel=kernel, **_options(wanted, num_outputs, perceptrons)), perceptrons)
 
 
 def _kernel(num_shared: int, num_outputs: int, periods: Sequence[float]) -> GroupedKernel:
@@ -77,8 +85,10 @@ def _kernel(num_shared: int, num_outputs: int, periods: Sequence[float]) -> Grou
     return add_private_groups(shared, num_outputs, NUM_PRIVATE, 1)
 
 
-def _options(num_shared: int, num_outputs: int) -> dict[str, Any]:
-    decoder = PrivateLinear(num_shared, num_outputs, NUM_PRIVATE)
+def _options(num_shared: int, num_outputs: int, perceptrons: bool) -> dict[str, Any]:
+    decoder: torch.nn.Module = PrivateLinear(num_shared, num_outputs, NUM_PRIVATE)
+    if perceptrons:
+        decoder = LinearPlus(MLP(num_shared, num_outputs), start=0.0, linear=decoder)
     return {"network": "jointfactornet", "decoder": decoder, "num_private": NUM_PRIVATE}
 
 
@@ -88,6 +98,8 @@ def _num_states(kernel: GroupedKernel) -> int:
     return sum(space.state_size * size for space, size in zip(spaces, kernel.sizes, strict=True))
 
 
-def _without_corrections(model: Any) -> Any:
-    model.strategy._variational_distribution.network.correct_only([False] * model.likelihood.decoder.out_features)
+def _finish(model: Any, perceptrons: bool) -> Any:
+    """Switch the network's corrections off where there is nothing to correct."""
+    if not perceptrons:
+        model.strategy._variational_distribution.network.correct_only([False] * model.likelihood.decoder.out_features)
     return model

@@ -13,7 +13,7 @@ from ..models import window_model
 from ..utils.normalizer import Normalizer
 from ..utils.seeds import derive_seed, seeded
 from ..utils.tensor_files import check_finite, read_tensors, write_tensors
-from .learning import LEARNING_RATE, moments, train
+from .learning import LEARNING_RATE, moments, train, usual_batch_size
 from .sets import WindowSet, read_windows
 
 # Windows that the start is found from.
@@ -60,7 +60,7 @@ class WindowImputer:
     :param n_features: Number of features P.
     :param n_latents: Number of latent functions that all features share, by default 4 P, at most 32.
     :param periods: Periods of cycles, in steps: `[24]` for hours.
-    :param batch_size: Windows in a training step.
+    :param batch_size: Windows in a training step; by default 16, or fewer if they have more than 1000 entries.
     :param epochs: Rounds over the training windows; by default as many as make about 400 steps, which are enough for
         most data.
     :param patience: With a validation set, stop after so many epochs in which it is imputed no better.
@@ -96,7 +96,7 @@ class WindowImputer:
         n_features: int,
         n_latents: int | None = None,
         periods: Sequence[float] = (),
-        batch_size: int = 16,
+        batch_size: int | None = None,
         epochs: int | None = None,
         patience: int | None = None,
         learning_rate: float = LEARNING_RATE,
@@ -111,7 +111,7 @@ class WindowImputer:
         self.n_features = n_features
         self.n_latents = n_latents
         self.periods = tuple(periods)
-        self.batch_size = batch_size
+        self.batch_size = batch_size or usual_batch_size(n_steps, n_features)
         self.epochs = epochs
         self.patience = patience
         self.learning_rate = learning_rate

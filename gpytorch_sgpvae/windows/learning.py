@@ -13,6 +13,18 @@ from ..models import AmortizedModel
 LEARNING_RATE = 0.03
 # Steps of training where the number of epochs is not given.
 USUAL_STEPS = 400
+# Windows in a step, at most, and entries, holes included: large windows tell more each.
+USUAL_BATCH_SIZE, ENTRIES_PER_STEP = 16, 16_000
+
+
+def usual_batch_size(num_points: int, num_outputs: int) -> int:
+    """
+    The number of windows in a step of training by default: 16, or fewer if they have more than 1000 entries.
+
+    :param num_points: Number of steps N of a window.
+    :param num_outputs: Number of outputs P.
+    """
+    return max(1, min(USUAL_BATCH_SIZE, ENTRIES_PER_STEP // (num_points * num_outputs)))
 
 
 def train(
@@ -88,12 +100,13 @@ def train(
 @torch.no_grad()
 def moments(model: AmortizedModel, x: Tensor, windows: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
     """
-    Means and standard deviations of all entries, exact ones, in standardized units (`T x N x P`).
+    Means and standard deviations of all entries in standardized units (`T x N x P`): exact ones, unless the model has
+    perceptrons.
 
     :param model: A model with Gaussian outputs, such as that of :func:`~gpytorch_sgpvae.models.window_model`.
     :param x: The steps of a window (`N x 1`).
     :param windows: Standardized windows (`T x N x P`), NaN where something is missing.
     :param batch_size: Windows at a time.
     """
-    parts = [model.likelihood.gaussian_marginals(model(x, context=(x, some))) for some in windows.split(batch_size)]
+    parts = [model.predict(x, context=(x, some)) for some in windows.split(batch_size)]
     return torch.cat([part.mean for part in parts]), torch.cat([part.stddev for part in parts])
