@@ -109,7 +109,7 @@ def verdicts(outcomes: Outcomes) -> list[str]:
     }
     worse = [f"{_label(setting)} ({ratio:.2f})" for setting, ratio in ratios.items() if ratio > OVER_PROTOTYPE]
     lines.append(
-        f"within 5 % of an early prototype's figures, or better, in {len(ratios) - len(worse)} of {len(ratios)} settings"
+        f"within 5 % of an early prototype, or better, in {len(ratios) - len(worse)} of {len(ratios)} settings"
         + (f"; not in {', '.join(worse)}: **short**" if worse else ": reached")
     )
     covered = {setting: _mean(results, "coverage") for setting, results in ours.items()}
@@ -142,7 +142,8 @@ def draw(outcomes: Outcomes) -> Figure:
     import matplotlib.pyplot as plt
 
     rows = by_row(outcomes)
-    names = list(dict.fromkeys(row.variant.partition("-")[0] for row in rows))
+    found = {row.variant.partition("-")[0] for row in rows}
+    names = [name for name in MINUTES if name in found]
     figure, panels = plt.subplots(1, len(names), figsize=(4 * len(names), 4.2), layout="constrained", squeeze=False)
     handles: dict[str, Any] = {}
     for axes, name in zip(panels[0], names, strict=True):

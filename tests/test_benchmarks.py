@@ -28,7 +28,6 @@ from benchmarks.studies.coefficients import fit
 from benchmarks.studies.growth import slope
 from benchmarks.study import Goal
 from benchmarks.turns import take_turns
-from benchmarks.windows import GENERATED, Gaussians, Imputed, Windows, interpolate, make_problem, score
 from experiments.runs import Run as ExperimentRun
 from gpytorch_sgpvae.training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 from gpytorch_sgpvae.training.quiet import quiet_lightning
@@ -64,7 +63,7 @@ def test_a_study_writes_a_table_a_plot_and_all_figures(study, results):
 @pytest.mark.slow
 def test_nothing_but_results_is_left_behind(results):
     files = {f"{study}.{end}" for study in STUDIES for end in ("json", "md", "png")}
-    assert {path.name for path in results.iterdir()} == files | {"dropin.jsonl", "joint.jsonl", "tables.jsonl"}
+    assert {path.name for path in results.iterdir()} == files | {"dropin.jsonl", "tables.jsonl"}
 
 
 @pytest.mark.slow
@@ -271,32 +270,6 @@ def test_an_error_in_anybodys_turn_ends_all(turn):
         run.take_turns(drive)
     assert run.steps == 1
     assert threading.active_count() == threads
-
-
-def test_windows_hide_what_their_truth_has_and_interpolation_fills_it():
-    problem = make_problem(GENERATED, 0.5)
-    for windows in problem:
-        assert windows.hidden.double().mean().item() == pytest.approx(0.5, abs=0.1)
-        assert torch.equal(windows.seen[~windows.hidden], windows.truth[~windows.hidden])
-    filled = interpolate(problem, 1).test.mean
-    assert not filled.isnan().any()
-    assert torch.equal(filled[~problem.test.hidden], problem.test.truth[~problem.test.hidden])
-
-
-def test_one_variance_factor_for_each_output_makes_intervals_as_wide_as_errors():
-    torch.manual_seed(0)
-    truth = torch.tensor([1.0, 10.0]) * torch.randn(200, 20, 2)
-    windows = Windows(truth, torch.full_like(truth, torch.nan))
-    said = Gaussians(torch.zeros_like(truth), torch.full_like(truth, 0.1))
-    scores = score(Imputed(said, said, 1.0, 2), SimpleNamespace(validation=windows, test=windows))
-    assert scores["coverage"] < 0.2
-    assert scores["coverage_after"] == pytest.approx(0.95, abs=0.01)
-
-
-def test_without_data_no_windows_are_planned(monkeypatch, capsys):
-    monkeypatch.delenv("SGPVAE_DATA", raising=False)
-    assert joint.planned(quick=False) == []
-    assert "SGPVAE_DATA names no folder" in capsys.readouterr().err.replace("`", "")
 
 
 def test_gpytorch_and_we_have_the_same_evidence_of_the_same_coregionalization():

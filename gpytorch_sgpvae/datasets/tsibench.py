@@ -57,11 +57,19 @@ BEIJING_VALUES = "269f7a23d11fe5463d9b3461d44e99b68f3ed7329b0711d8cfa2a07c71d2f4
 
 
 class Windows(NamedTuple):
-    r"""
+    """
     Windows of a time series, in standardized units (`T x N x P` each).
 
     :param truth: All that is known; NaN is missing in the data themselves.
     :param seen: The same with holes.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch_sgpvae.datasets import Windows
+        >>> truth = torch.randn(20, 12, 3)
+        >>> windows = Windows(truth, seen=truth.masked_fill(torch.rand(20, 12, 3) < 0.1, torch.nan))
+        >>> bool(windows.seen[windows.hidden].isnan().all())
+        True
     """
 
     truth: Tensor
@@ -252,7 +260,7 @@ def beijing_air() -> Any:
         with reading(path, "a column date, and one for each station and output, separated by commas"):
             return require("pandas").read_csv(path, parse_dates=["date"])
     stations = [read_station(locate(STATION_FILES[station]), station) for station in STATIONS]
-    frame = require("pandas").concat(stations, axis=1, join="inner")
+    frame = require("pandas").concat(stations, axis=1, join="inner").copy()
     found = values_sha256(frame.to_numpy(float))
     if found != BEIJING_VALUES:
         folder = Path(locate(STATION_FILES[STATIONS[0]])).parent
