@@ -30,7 +30,8 @@ def write(folder: Path = RESULTS, page: Path = PAGE) -> Path:
                 f"## {experiment.title}",
                 experiment.text,
                 _provenance(name, outcomes),
-                table(name, outcomes),
+                # what other pages include
+                f"<!-- {name} -->\n\n{table(name, outcomes)}\n\n<!-- end of {name} -->",
                 _targets(name, outcomes),
             ]
             text.append(_draw(name, outcomes, page.parent / "figures"))
