@@ -8,7 +8,8 @@ from gpytorch.lazy import LazyEvaluatedKernelTensor
 from linear_operator.operators import ConstantMulLinearOperator, LinearOperator, SumLinearOperator
 from torch import Tensor
 
-from ..linalg.state_space import StateSpace, times_of, to_state_space
+from ..linalg.state_space import StateSpace, to_state_space
+from ..linalg.times import times_of
 
 
 class StateSpacePrior(NamedTuple):

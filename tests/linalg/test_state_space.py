@@ -25,7 +25,8 @@ from gpytorch.kernels.matern52_kernel_grad import Matern52KernelGrad
 
 from gpytorch_sgpvae import GroupedKernel
 from gpytorch_sgpvae.linalg.kernels import ScaledRBFKernel
-from gpytorch_sgpvae.linalg.state_space import StateSpace, register_state_space, times_of, to_state_space
+from gpytorch_sgpvae.linalg.state_space import StateSpace, register_state_space, to_state_space
+from gpytorch_sgpvae.linalg.times import times_of
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-12}
 # The tolerance of angles after a million periods: these are rounded to 1e-10, and so are their sines.
