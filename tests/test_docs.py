@@ -133,6 +133,8 @@ def test_inventories_lead_to_the_pages_of_other_projects():
         "class",
         "generated/torch.nn.Linear.html#torch.nn.Linear",
     )
+    if find_spec("xarray") is not None:
+        assert found["xarray"]["xarray.Dataset.interp"][0] == "method"
     assert found["torch"]["torch.exp"] == ("function", "generated/torch.exp.html#torch.exp")
     assert found["torch"]["Tensor"] == found["torch"]["torch.Tensor"] == ("class", "tensors.html#torch.Tensor")
     normal = "distributions.html#torch.distributions.normal.Normal"
