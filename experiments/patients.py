@@ -40,6 +40,7 @@ from gpytorch_sgpvae.training import TaskDataset, TaskLoader
 from .experiment import Experiment, Outcome
 from .patient_figure import draw
 from .runs import Run
+from .texts import text_of
 from .training import PREDICTION_SAMPLES, Task, optimize
 
 # The share of the entries of a test patient that are hidden.
@@ -315,21 +316,5 @@ PATIENTS = Experiment(
     published={},
     seeds=3,
     figure=draw,
-    text="Generated: 150 patients to learn from and 60 others to be judged on, each with 6 to 200 rows at "
-    "irregular times and 13 outputs, of which 80 % are missing: vital signs, laboratory values with long tails, a "
-    "count and a flag (`gpytorch_sgpvae.datasets.patients`: relaxations, treatments, the hour of the day and "
-    "readings that are wrong, no draw from a Gaussian process). A quarter of the entries of the test patients are "
-    "hidden, one by one. Each seed has other patients. Scores are in standard deviations of the output, the mean "
-    "over outputs: `srmse` of the mean, `smae` of the median, `scrps` of the whole distribution; coverage is that "
-    "of the 11 outputs that are numbers. `processor_seconds` are those of learning and filling together. A network "
-    "on a grid has nowhere to start here: no two patients have a time in common. The Markov GP-VAE has latent "
-    "functions that are inferred together, six shared ones and one of each output's own, a linear decoder, "
-    "log-normal, negative binomial and Bernoulli outputs beside Gaussian ones, and has the mean course of a day "
-    "taken off before. It is the second of two presets that were tried on validation patients, of a seed that is "
-    "not among these: the first one, without the course of a day and with the default variance of noise at the "
-    "start, was behind boosted trees there. `SGPVAEImputer` is told the names of the columns and nothing else, and "
-    "takes all its steps, which the clock may end by default. Both learn from the training patients alone, and "
-    "condition on a new one. The others fill training and test patients as one table, so that boosted trees learn "
-    "from both; their standard deviations are those of their errors in entries that are hidden of a fifth of the "
-    "training patients.",
+    text=text_of("patients"),
 )
