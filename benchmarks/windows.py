@@ -227,8 +227,8 @@ def predict(model: GPVAE, x: Tensor, seen: Tensor) -> Gaussians:
 
 def variance_factors(predicted: Gaussians, windows: Windows) -> Tensor:
     """
-    What the variances of each output are to be multiplied by, so that the hidden entries of these windows are as likely
-    as can be: their mean squared standardized residual (`P`).
+    The factors of the variances of each output with which the hidden entries of these windows are as likely as can be:
+    their mean squared standardized residuals (`P`).
     """
     residuals = ((windows.truth - predicted.mean) / predicted.stddev).square()
     return torch.where(windows.hidden, residuals, torch.nan).nanmean((0, 1))

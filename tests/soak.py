@@ -40,7 +40,7 @@ def start(
 
 
 def wait_for_new_checkpoint(process: subprocess.Popen, path: Path, before: float) -> bool:
-    """Whether one came, before the process ended."""
+    """Wait, and tell whether one came before the process ended."""
     while process.poll() is None:
         if path.exists() and path.stat().st_mtime > before:
             return True

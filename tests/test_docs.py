@@ -198,12 +198,12 @@ class TestSite:
 
     @needs_browser
     def test_no_line_of_code_has_to_be_scrolled(self, site, tmp_path):
-        """On 1280 pixels, where lines as long as ours are allowed to be are not wrapped either."""
+        """The window has 1280 pixels, in which lines as long as ours are allowed to be are not wrapped either."""
         assert not what_scrolls(site, pages_of(site), 1280, 120, tmp_path)
 
     @needs_browser
     def test_no_page_has_to_be_scrolled_sideways_on_a_phone(self, site, tmp_path):
-        """On 390 pixels, where code, tables and figures have to be within their boxes."""
+        """The window has 390 pixels, and code, tables and figures have to be within their boxes."""
         assert not what_scrolls(site, pages_of(site), 390, None, tmp_path)
 
     @needs_browser

@@ -63,7 +63,7 @@ class WindowImputer:
     :param batch_size: Windows in a training step.
     :param epochs: Rounds over the training windows; by default as many as make about 400 steps, which are enough for
         most data.
-    :param patience: With a validation set, stop after so many epochs in which it is imputed no better.
+    :param patience: With a validation set, the number of epochs without a better score after which training stops.
     :param learning_rate: The learning rate of Adam at the start; it falls to zero along a cosine.
     :param seed: Seed of everything random: the order of the windows, and draws.
     :param device: By default CUDA where there is some, else the CPU.
