@@ -250,7 +250,7 @@ class WindowImputer:
             )
         tensors, like = content["tensors"], self._tensors(Normalizer(self._factors, self._factors))
         if {name: value.shape for name, value in tensors.items()} != {name: ours.shape for name, ours in like.items()}:
-            raise ValueError(f"{path} has not the tensors that its arguments say: take another copy.")
+            raise ValueError(f"{path} does not have the tensors that its arguments say: take another copy.")
         check_finite(tensors, like, str(path))
         self._normalizer = Normalizer(tensors.pop("mean"), tensors.pop("stddev"))
         self._factors = tensors.pop("factors")
