@@ -73,7 +73,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--seeds",
         type=int,
         default=5,
-        help="seeds of the studies `tables` and `dropin`; 0 only makes a table of what has been run (default: %(default)s)",
+        help="seeds of the studies `tables` and `dropin`; 0 makes a table of what was run (default: %(default)s)",
     )
     parser.add_argument(
         "--again",
