@@ -59,9 +59,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         nargs="+",
         choices=SHAPES,
         default=list(SHAPES),
-        help="of the studies `shapes` and `accuracy` (default: all)",
+        help="shapes of the studies `shapes` and `accuracy` (default: all)",
     )
-    parser.add_argument("--threads", type=int, default=1, help="of torch (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: %(default)s)")
     parser.add_argument("--repeats", type=int, help="rounds that are measured (default: 11, or 2 with --quick)")
     parser.add_argument(
         "--gpu-tflops",
@@ -73,7 +73,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--seeds",
         type=int,
         default=5,
-        help="of the studies `tables` and `dropin`; 0 only makes a table of what has been run (default: %(default)s)",
+        help="seeds of the studies `tables` and `dropin`; 0 makes a table of what was run (default: %(default)s)",
     )
     parser.add_argument(
         "--again",

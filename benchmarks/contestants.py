@@ -1,6 +1,6 @@
 """
-What is timed. A contestant is a function of nothing that does one step of training: gradients to zero, an ELBO with one
-sample, backward, Adam. All have the same optimizer, data and sizes.
+The contestants that are timed. Each is a function of nothing that does one step of training: gradients to zero, an ELBO
+with one sample, backward, Adam. All have the same optimizer, data and sizes.
 """
 
 from __future__ import annotations

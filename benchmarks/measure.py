@@ -93,7 +93,7 @@ def peak_memory(
     function: Callable[..., Any], arguments: tuple[Any, ...], small: tuple[Any, ...], threads: int
 ) -> tuple[Any, Memory]:
     """
-    What a function returns, and the memory that it needs, in a fresh process. Linux only.
+    Run a function in a fresh process, and return its result and the memory that it needed. Linux only.
 
     :param function: An importable function.
     :param arguments: Its arguments.
@@ -105,7 +105,7 @@ def peak_memory(
 
 def in_fresh_process(function: Callable[..., Any], arguments: tuple[Any, ...], module: str = __name__) -> Any:
     """
-    What a function returns that runs in a process of its own.
+    Run a function in a process of its own, and return its result.
 
     :param function: An importable function.
     :param arguments: Its arguments.

@@ -67,7 +67,10 @@ nitpick_ignore_regex = [
     ("py:.*", r"gpytorch_sgpvae\..*\._.*"),
     ("py:.*", r"gpytorch_sgpvae\.(datasets\.missingness|inference_networks\.stacked_mlp|mlp|models\.base)\..*"),
     ("py:.*", r"gpytorch_sgpvae\.likelihoods\.components\..*"),
-    ("py:.*", r"gpytorch_sgpvae\.(table\.outputs|table\.fitted|training\.task_dataset|utils\.seeds)\..*"),
+    (
+        "py:.*",
+        r"gpytorch_sgpvae\.(table\.answers|table\.outputs|table\.fitted|training\.task_dataset|utils\.seeds)\..*",
+    ),
     ("py:.*", r"gpytorch_sgpvae\.likelihoods\.(components|observation_models\.distributions)\..*"),
     # that a class describes in its :ivar or :param lines
     ("py:attr", r"(StateSpace\.)?\w+"),

@@ -72,6 +72,7 @@ SITES = {
             "torch.Tensor": "tensors.html",
             "torch.device": "tensor_attributes.html",
             "torch.dtype": "tensor_attributes.html",
+            "torch.export.export": "export/api_reference.html",
             "torch.optim.Optimizer": "optim.html",
         },
         modules={"torch.distributed": "distributed.html", "torch.func": "func.html"},
@@ -179,7 +180,8 @@ def entries(site: Site) -> dict[str, tuple[str, str]]:
             continue
         shown = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
         anchor = shown if name.startswith("torch.distributions.") else name
-        role = "class" if isinstance(value, type) else "method" if name.count("Axes.") else "function"
+        of_a_class = isinstance(look_up(name.rpartition(".")[0]), type)
+        role = "class" if isinstance(value, type) else "method" if of_a_class else "function"
         place = role, f"{page.format(name=name)}#{anchor}"
         found[name] = place
         found.setdefault(shown, place)

@@ -69,7 +69,9 @@ def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--output", default="demo", help="folder of all files (default: %(default)s)")
     parser.add_argument("--days", type=int, default=90, help="number of days (default: %(default)s)")
     parser.add_argument("--missing", type=float, default=0.25, help="fraction that is gone (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the table and of the training (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the table and of the training (default: %(default)s)"
+    )
     return parser.parse_known_args()
 
 

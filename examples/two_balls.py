@@ -50,7 +50,9 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default="two_balls.png", help="file of the picture (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the videos and of the training (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the videos and of the training (default: %(default)s)"
+    )
     parser.add_argument("--train-videos", type=int, default=64, help="videos to train on (default: %(default)s)")
     parser.add_argument("--test-videos", type=int, default=20, help="videos to predict (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=400, help="images in a video (default: %(default)s)")

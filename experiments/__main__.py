@@ -71,7 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--inducing", nargs="+", type=int, help="numbers of inducing points (default: the experiment's)"
     )
-    parser.add_argument("--variant", nargs="+", help="of an experiment that has several (default: all)")
+    parser.add_argument("--variant", nargs="+", help="variants of an experiment that has several (default: all)")
     parser.add_argument("--preset", nargs="+", help="paper, tuned or timed (default: tuned, where there is one)")
     parser.add_argument("--seeds", type=int, help="how many runs (default: the experiment's)")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, of one thread each (default: 2)")

@@ -123,7 +123,7 @@ def commands(name: str, runs: Iterable[Run]) -> list[str]:
 
 
 def _targets(name: str, outcomes: dict[Run, dict[str, Any]]) -> str:
-    """What was to be reached, beside the best row of the tuned preset, and how far the preset `paper` is behind it."""
+    """The targets beside the best row of the tuned preset, and how far the preset `paper` is behind the paper."""
     experiment, lines = EXPERIMENTS[name], []
     rows = table_rows(experiment, outcomes)
     tuned = [row for row in rows if row.run.preset == "tuned"]

@@ -233,7 +233,7 @@ def learn_free_form(model: AmortizedModel, context: Context, settings: Settings)
 
 
 def hide_like_the_test(rows_to_hide: Callable[[Tensor], Tensor], judged: Tensor, context: Context) -> Context:
-    """Without the outputs that the test is about, at places drawn anew that lie as those of the test do."""
+    """Hide the outputs that the test is about, at places drawn anew that lie as those of the test do."""
     hidden = rows_to_hide(context.x).unsqueeze(-1) & judged  # (N, P)
     return Context(context.x, context.y.masked_fill(hidden, torch.nan))
 

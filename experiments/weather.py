@@ -46,7 +46,7 @@ NOISE = 0.01
 @dataclass(frozen=True)
 class Tuned:
     """
-    What leave-weeks-out scores of the training weeks have chosen.
+    Settings that were chosen by leave-weeks-out scores of the training weeks.
 
     :param num_epochs: How often every week comes; a step has one week.
     :param lr: The learning rate of Adam, after a warm-up and before a cosine.

@@ -76,13 +76,13 @@ def what_scrolls(
     folder: Path, pages: Sequence[str], width: int, letters: int | None, profile: Path
 ) -> dict[str, list[list[Any]]]:
     """
-    What has to be scrolled sideways, and by how many pixels, by page: the page itself, its blocks of code, and those of
-    short lines that would have to be if the lines were not wrapped.
+    Find what has to be scrolled sideways, and by how many pixels, by page: the page itself, its blocks of code, and
+    those of short lines that would have to be if the lines were not wrapped.
 
     :param folder: The site.
     :param pages: Its pages.
     :param width: The width of the window, in pixels.
-    :param letters: Lines of code of up to so many letters must fit without being wrapped; None if code may be scrolled.
+    :param letters: The length of a line of code that must fit without being wrapped; None if code may be scrolled.
     :param profile: A folder for the browser.
     """
     probe = folder / "probe.html"

@@ -40,7 +40,7 @@ def start(
 
 
 def wait_for_new_checkpoint(process: subprocess.Popen, path: Path, before: float) -> bool:
-    """Whether one came, before the process ended."""
+    """Wait, and tell whether one came before the process ended."""
     while process.poll() is None:
         if path.exists() and path.stat().st_mtime > before:
             return True
@@ -185,14 +185,16 @@ def soak_commands(folder: Path, kills: int, seed: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20, help="of training processes (default: %(default)s)")
-    parser.add_argument("--kills-per-run", type=int, default=5, help="of one run (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=20, help="kills of training processes (default: %(default)s)")
+    parser.add_argument("--kills-per-run", type=int, default=5, help="kills of one run (default: %(default)s)")
     parser.add_argument("--disks", type=int, default=4, help="that are filled up (default: %(default)s)")
-    parser.add_argument("--writes", type=int, default=2000, help="of each racing process (default: %(default)s)")
-    parser.add_argument("--flips", type=int, default=2000, help="of bits of a checkpoint (default: %(default)s)")
-    parser.add_argument("--table-kills", type=int, default=100, help="of the command sgpvae (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=120, help="of each run (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the times (default: %(default)s)")
+    parser.add_argument("--writes", type=int, default=2000, help="writes of each racing process (default: %(default)s)")
+    parser.add_argument("--flips", type=int, default=2000, help="flipped bits of a checkpoint (default: %(default)s)")
+    parser.add_argument(
+        "--table-kills", type=int, default=100, help="kills of the command sgpvae (default: %(default)s)"
+    )
+    parser.add_argument("--epochs", type=int, default=120, help="epochs of each run (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the times (default: %(default)s)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         reference = Path(name) / "reference"

@@ -29,7 +29,7 @@ from gpytorch_sgpvae.utils.locks import LOCK_NAME
 # Two commands, and the last step of each alone, which then takes up most of a process' time.
 KINDS = ("fit", "impute", "save", "write")
 FOLDERS = ("fit", "save")
-# A kill without aim comes so many seconds after the start at the most.
+# The most seconds after the start at which a kill without aim comes.
 SECONDS = {"fit": 1.0, "impute": 0.6, "save": 0.05, "write": 0.03}
 # More turns than anybody waits for, and an end for processes whose parent was killed.
 ENDLESS = 1000

@@ -479,7 +479,7 @@ class StrategyCase:
         assert torch.equal(model.variational_strategy.kl_divergence().detach(), kl_first)
 
     def test_no_tensor_is_made_on_the_default_device(self, dtype):
-        """With `meta` as default device and everything else on the CPU: it stands in for a GPU."""
+        """The default device is `meta`, which stands in for a GPU, and everything else is on the CPU."""
         model, likelihood = self.make(dtype=dtype), helpers.make_likelihood(dtype=dtype)
         x, y = helpers.make_data(4, dtype=dtype)
         x_new = torch.rand(5, 2, dtype=dtype)

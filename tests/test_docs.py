@@ -133,6 +133,8 @@ def test_inventories_lead_to_the_pages_of_other_projects():
         "class",
         "generated/torch.nn.Linear.html#torch.nn.Linear",
     )
+    if find_spec("xarray") is not None:
+        assert found["xarray"]["xarray.Dataset.interp"][0] == "method"
     assert found["torch"]["torch.exp"] == ("function", "generated/torch.exp.html#torch.exp")
     assert found["torch"]["Tensor"] == found["torch"]["torch.Tensor"] == ("class", "tensors.html#torch.Tensor")
     normal = "distributions.html#torch.distributions.normal.Normal"
@@ -196,12 +198,12 @@ class TestSite:
 
     @needs_browser
     def test_no_line_of_code_has_to_be_scrolled(self, site, tmp_path):
-        """On 1280 pixels, where lines as long as ours are allowed to be are not wrapped either."""
+        """The window has 1280 pixels, in which lines as long as ours are allowed to be are not wrapped either."""
         assert not what_scrolls(site, pages_of(site), 1280, 120, tmp_path)
 
     @needs_browser
     def test_no_page_has_to_be_scrolled_sideways_on_a_phone(self, site, tmp_path):
-        """On 390 pixels, where code, tables and figures have to be within their boxes."""
+        """The window has 390 pixels, and code, tables and figures have to be within their boxes."""
         assert not what_scrolls(site, pages_of(site), 390, None, tmp_path)
 
     @needs_browser

@@ -369,7 +369,7 @@ class TestStateOfTheModel:
 
 class TestDevices:
     def test_no_tensor_is_made_on_the_default_device(self, dtype):
-        """With `meta` as default device and everything else on the CPU: it stands in for a GPU."""
+        """The default device is `meta`, which stands in for a GPU, and everything else is on the CPU."""
         for network in helpers.NETWORKS:
             model, likelihood = helpers.make_model(network=network, dtype=dtype), helpers.make_likelihood(dtype=dtype)
             x, y = helpers.make_data(4, dtype=dtype)

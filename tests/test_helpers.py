@@ -75,7 +75,7 @@ def unused_parameters(source: str, shared: frozenset[str] = frozenset()) -> list
 
 
 def test_every_parametrized_value_is_used():
-    """Otherwise a test runs several times to say one thing."""
+    """A value that is not used makes a test run several times to say one thing."""
     shared = frozenset().union(*(parametrized_names(ast.parse(p.read_text())) for p in TESTS.rglob("conftest.py")))
     assert "dtype" in shared
     unused = {path.name: unused_parameters(path.read_text(), shared) for path in TESTS.rglob("*.py")}

@@ -43,7 +43,7 @@ def test_every_public_name_is_there_and_documented():
 
 
 def test_the_import_brings_in_nothing_that_gpytorch_does_not():
-    """So that it takes no longer: extras are imported by those who use them."""
+    """It takes no longer, because extras are imported by those who use them."""
     script = (
         "import sys, gpytorch; before = set(sys.modules); import gpytorch_sgpvae; "
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"

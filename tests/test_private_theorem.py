@@ -181,7 +181,7 @@ def test_gradients_of_gradients_pass_gradgradcheck():
 
 
 def test_precisions_of_any_size_are_legal(form):
-    """Also 0, and so large that an entry is known exactly; float32 data are as good as their rounding."""
+    """Some are 0, and some so large that an entry is known exactly; float32 data are as good as their rounding."""
     model, likelihood = make(3, 2, 1)
     x, y = helpers.make_data(num_points=6)
     x[1] = x[0]
@@ -205,7 +205,7 @@ def test_precisions_of_any_size_are_legal(form):
 
 @pytest.mark.parametrize("num_shared", [0, 5])
 def test_all_functions_may_be_private_or_shared(num_shared, monkeypatch):
-    """With none shared there are as many separate regressions as outputs."""
+    """If none is shared there are as many separate regressions as outputs."""
     weight = torch.randn(3, num_shared).double() if num_shared else torch.eye(3).double()
     owners = tuple(range(3)) if not num_shared else (-1,) * 5
     precision = torch.rand(2, 3, 6).double() * (torch.rand(2, 3, 6) < 0.7)

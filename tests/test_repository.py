@@ -92,7 +92,7 @@ class TestWorkflows:
         assert load(path)["concurrency"]["group"]
 
     def test_nothing_that_strangers_write_becomes_a_command(self, path):
-        """As a branch called "; rm -r /" would, if a workflow pasted its name into a line of shell."""
+        """A branch called "; rm -r /" would, if a workflow pasted its name into a line of shell."""
         assert not [step["run"] for step in steps(path) if "${{" in step.get("run", "")]
 
     def test_what_it_makes_is_in_the_makefile(self, path):

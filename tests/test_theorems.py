@@ -326,7 +326,7 @@ class TestTheorem4:
 
     @pytest.mark.parametrize("precision", [0.0, 1e-18, 1e-12, 1e-9, 1e-4, 1.0, 1e4, 1e6])
     def test_precisions_of_any_size_have_the_textbooks_posterior_and_divergence(self, precision):
-        """Also none at all, with a λg that is not zero: the sites are then linear in f."""
+        """A precision of 0 with a λg that is not zero is among them: such a site is linear in f."""
         x = torch.rand(5, 2, dtype=torch.float64)
         K = gpytorch.kernels.MaternKernel(nu=0.5).double()(x).to_dense().detach()
         precision = torch.full((5,), precision, dtype=torch.float64)
@@ -816,7 +816,7 @@ class TestTheorem10:
     @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
     @pytest.mark.parametrize("decoder", ["linear", "mlp", "untied"])
     def test_gradients_of_the_elbo_by_all_parameters(self, sparse, kernel, decoder):
-        """Those of the loadings come through the decoder and through the sites that are tied to it."""
+        """Gradients by the loadings come through the decoder and through the sites that are tied to it."""
         network, likelihood = helpers.make_tied(2, 2)
         if decoder == "mlp":
             likelihood.decoder = LinearPlus(MLP(2, 2, (4,), torch.nn.Tanh)).double()
@@ -944,7 +944,7 @@ class TestEvidenceOfJointSites:
     @pytest.mark.usefixtures("_no_grad")
     @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
     def test_sites_with_different_loadings_are_all_taken_into_account(self, sparse):
-        """As many pseudo-observations of one point as there are rows of both, by a judge and one after the other."""
+        """A point has as many pseudo-observations as there are rows of both, by a judge and one after the other."""
         x, x_new = torch.rand(6, 2).double() * 3, torch.rand(3, 2).double() * 3
         parts = [
             helpers.GaussianSites(torch.randn(J, 6).double(), torch.rand(J, 6).double(), loadings)

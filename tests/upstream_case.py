@@ -55,9 +55,9 @@ class UpstreamModel(gpytorch.models.ApproximateGP):
 
 class UpstreamCase(VariationalTestCase):
     """
-    What GPyTorch's case lacks is a context: the training data in training, new data afterwards. The batch shape of a
-    model, upstream a property of the free-form q(u), is that of the context's outputs here. Inputs have the dimension
-    of the latent functions that upstream's have, contexts have not.
+    GPyTorch's case with a context: the training data in training, new data afterwards. The batch shape of a model,
+    upstream a property of the free-form q(u), is that of the context's outputs here. Inputs have a dimension of latent
+    functions, as upstream's do, and contexts have none.
     """
 
     distribution_cls = None
@@ -138,7 +138,7 @@ class UpstreamCase(VariationalTestCase):
         self._check_calls(cg, cholesky, ciq)
 
     def _check_calls(self, cg, cholesky, ciq):
-        """What two iterations factorize, and that nothing is solved by iterations."""
+        """Check what two iterations factorize, and that nothing is solved by iterations."""
         assert not cg.called
         assert not ciq.called
         if self.wrapper == "joint" and self.case.num_choleskies == 0:
@@ -148,7 +148,7 @@ class UpstreamCase(VariationalTestCase):
             assert cholesky.call_count == 2 * self.case.num_choleskies
 
     def test_forward_train_eval(self):
-        """Of upstream's test file for large batches."""
+        """The case of upstream's test file for large batches."""
         model, _ = self._make_model_and_likelihood(batch_shape=self.batch_shape, inducing_batch_shape=self.batch_shape)
         x, context = self._data(model, self.batch_shape)
         training = model.train()(self._new_inputs(x), context=context)

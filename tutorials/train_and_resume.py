@@ -101,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=["all", "train", "evaluate"], default="all", help="default: all")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("runs/waves"), help="default: %(default)s")
-    parser.add_argument("--epochs", type=int, default=60, help="of the training (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=60, help="epochs of the training (default: %(default)s)")
     parser.add_argument("--devices", type=int, default=1, help="processes to train on (default: %(default)s)")
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="from the first checkpoint to the kill")

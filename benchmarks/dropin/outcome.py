@@ -32,7 +32,7 @@ def score_numbers(losses: Sequence[float], predicted: MultivariateNormal, y: Ten
     """
     Score Gaussian predictions.
 
-    :param predicted: Of y (`N`, or `N x P`); a further leading dimension is a mixture of equal parts.
+    :param predicted: The distribution of y (`N`, or `N x P`); a further leading dimension is a mixture of equal parts.
     """
     mean, stddev = predicted.mean, predicted.stddev
     log_prob = torch.distributions.Normal(mean, stddev).log_prob(y)

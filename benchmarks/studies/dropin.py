@@ -190,7 +190,7 @@ def failed(outcomes: list[dict[str, Any]]) -> bool:
 
 
 def notes(rows: Rows, lines: dict[str, Any]) -> str:
-    """What to know of each notebook, and what became of what one would write first."""
+    """A line for each notebook: what else changes in it, and how the first thing that one would write fails."""
     items = []
     for notebook in NOTEBOOKS:
         attempt = outcomes_of(rows, ATTEMPT, notebook.name)

@@ -168,7 +168,7 @@ def _download(file: DataFile, url: str) -> Path:
         ) from error
     except ValueError as error:
         raise ValueError(
-            f"What {url} sent has not the sha256 {file.sha256}: it was damaged on the way, or has changed there. "
+            f"What {url} sent does not have the sha256 {file.sha256}: it was damaged on the way, or has changed there. "
             f"Try again, {otherwise}"
         ) from error
     if file.size is not None and path.stat().st_size != file.size:

@@ -48,7 +48,7 @@ class _Course(NamedTuple):
     """
     The hidden course of patients.
 
-    :param states: Of each name in STATES the values in steps of the simulation (`S x T`).
+    :param states: The values of each name in STATES, in steps of the simulation (`S x T`).
     :param admitted: The time of day at which each came, in hours (`T`).
     :param own: What is particular about each, for each output: standard normal numbers (`T`).
     """

@@ -124,8 +124,8 @@ class DecoderModule(torch.nn.Module):
 
     def forward(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         r"""
-        :param mean: Of q(f) (`*T x N x K`, or `*T x N`).
-        :param variance: Of q(f) (`*T x N x K`, `*T x N`, or `*T x N x K x K`).
+        :param mean: The mean of q(f) (`*T x N x K`, or `*T x N`).
+        :param variance: The variance of q(f) (`*T x N x K`, `*T x N`, or `*T x N x K x K`).
         :return: Mean and variance of the outputs (`*T x N x P` each).
         """
         with _without_values():
@@ -218,7 +218,7 @@ def _covariance(variance: Tensor, num_dims: int) -> LinearOperator:
     """
     The covariance of all points, which are independent of each other.
 
-    :param variance: Of the points (`*T x N`, `*T x N x K` or `*T x N x K x K`).
+    :param variance: The variances of the points (`*T x N`, `*T x N x K` or `*T x N x K x K`).
     :param num_dims: The number of dimensions of a point: 0, 1 or 2.
     """
     if num_dims == 2:

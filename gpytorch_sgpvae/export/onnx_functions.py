@@ -90,7 +90,9 @@ def softplus(x, beta: float = 1.0, threshold: float = 20.0):
 
 def _expect(is_lower: bool) -> None:
     if not is_lower:
-        raise NotImplementedError("In ONNX there are lower triangular factors, from the left, alone.")
+        raise NotImplementedError(
+            "to_onnx translates lower triangular factors that are solved from the left, and no others."
+        )
 
 
 TRANSLATIONS: "dict[Callable[..., Any], Callable[..., Any]]" = {

@@ -45,7 +45,9 @@ class FreeFormSites(torch.nn.Module):
     def __init__(self, mean: Tensor, precision: Tensor, num_latents: int | None = None):
         super().__init__()
         if mean.shape != precision.shape:
-            raise ValueError(f"mean has shape {tuple(mean.shape)} and precision {tuple(precision.shape)}.")
+            raise ValueError(
+                f"mean has shape {tuple(mean.shape)} and precision {tuple(precision.shape)}: both must be (*T, K, N)."
+            )
         self.num_latents = num_latents
         informative = precision > 0
         self.register_buffer("informative", informative)

@@ -90,8 +90,8 @@ def factor_analysis(y: Tensor, observed: Tensor, num_factors: int, num_iteration
 
     Special cases:
 
-    - Rows in which nothing is observed are ignored. Of more rows than 2²² / K², at least 1024 and at most 8192, only so
-      many are used, spread evenly.
+    - Rows in which nothing is observed are ignored. At most 2²² / K² rows are used (but at least 1024 and at most
+      8192), spread evenly.
     - Columns of W that explain nearly nothing, e.g. those beyond P, hold small numbers of either sign, no two alike.
     - An output that is never observed has mean 0, noise 1, and small loadings.
     - A constant output counts as one that hardly varies: a typical output's standard deviation is taken for its own.

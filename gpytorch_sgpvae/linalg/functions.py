@@ -326,14 +326,14 @@ class JointMarginalsFunction(HandwrittenFunction):
 
 
 def working_dtype(tensor: Tensor) -> torch.dtype:
-    """What matrices are factorized in: GPyTorch's Cholesky dtype, or a wider one that is there already."""
+    """The dtype that matrices are factorized in: GPyTorch's Cholesky dtype, or a wider one that is there already."""
     return torch.promote_types(tensor.dtype, cholesky_dtype())
 
 
 def _are_informative(precision: Tensor, K: Tensor) -> bool:
     """
-    Whether all precisions are far enough from 0, beside the prior variances, to divide by them. It is read from values:
-    no, where these cannot be seen, or where a GPU would have to wait for them.
+    Whether all precisions are far enough from 0, beside the prior variances, to divide by them. False where values
+    cannot be seen, or where a GPU would have to wait for them.
     """
     if type(precision) is not Tensor or precision.device.type != "cpu" or is_compiling() or is_in_transform():
         return False

@@ -227,7 +227,7 @@ class PrivatePosterior:
         return detached
 
     def _kept(self, compute: Callable[[], Tensor]) -> Tensor:
-        """It is kept for callers with gradients too, whoever asks first."""
+        """Compute something to be kept, with its graph where S has one: later callers may record gradients."""
         with torch.set_grad_enabled(torch.is_grad_enabled() or self.S.requires_grad):
             return compute()
 

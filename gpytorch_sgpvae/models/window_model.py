@@ -15,12 +15,12 @@ from .markov_gpvae import MarkovGPVAE
 
 # A rough process and a smooth one for each output.
 NUM_PRIVATE = 2
-# Shared latent functions: so many for each output, and at most so many.
+# The number of shared latent functions for each output, and the most of them.
 SHARED_PER_OUTPUT, MOST_SHARED = 4, 32
 # Steps over which shared functions change, at the start.
 SHORTEST, LONGEST = 1.0, 60.0
-# Windows with more entries are filtered over time, which costs as much for each step as the states have dimensions:
-# of these there are at most so many, and of a cycle so many harmonics.
+# Windows with more entries are filtered over time. The cost of each step grows with the dimensions of the states: the
+# most of these, and the number of harmonics of a cycle.
 MOST_ENTRIES, MOST_STATES, NUM_HARMONICS = 1500, 64, 3
 
 

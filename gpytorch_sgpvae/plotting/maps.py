@@ -31,9 +31,9 @@ def plot_map(
     circles, and cells without one are empty. The values are observations, or what a prediction says of one output:
     `prediction.mean[:, p]`, `prediction.stddev[:, p]`.
 
-    :param x: The places (`N x 2`): to the right, upwards. Of latitude and longitude give `x[:, [1, 0]]`. Or the centers
+    :param x: The places (`N x 2`), to the right and upwards: `x[:, [1, 0]]` of latitudes and longitudes. Or the centers
         of the cells of a grid (`H x W x 2`).
-    :param values: (`N`, or `H x W`); NaN is a missing value.
+    :param values: The values there (`N`, or `H x W`); NaN is a missing value.
     :param label: The label of the color bar.
     :param axes: The axes to draw on.
     :param colorbar: Whether there is one; a second layer on the same axes shares that of the first, with its `vmin` and

@@ -74,8 +74,8 @@ class TableAnswers(TableEstimator):
         """
         Predict the outputs at new inputs, with the index of these: for each output NAME the columns `NAME` (the mean;
         of a count rounded; of flags and categories the most probable label), `NAME_std`, `NAME_lower` and `NAME_upper`
-        (a 95 % interval). Of flags and categories `NAME_probability` is that of the label, and `NAME_std` is the
-        standard deviation of being right; categories have no order and so no interval.
+        (a 95 % interval). Flags and categories also have `NAME_probability`, that of the label, and their `NAME_std` is
+        the standard deviation of being right; categories have no order and so no interval.
 
         :param df: With the input columns, and that of the task.
         :param context: What is known of the tasks, as for :meth:`transform`; by default `df` itself, whose known

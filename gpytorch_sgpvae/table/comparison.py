@@ -78,8 +78,8 @@ def compare(
 
 def rivals_ahead(comparison: pd.DataFrame) -> str | None:
     """
-    What to tell about rivals whose errors are smaller than the model's, or None if there are none. Of outputs with few
-    held-out entries nothing is told.
+    A sentence about rivals whose errors are smaller than the model's, or None if there are none. It leaves out outputs
+    with few held-out entries.
     """
     if comparison.empty:
         return None

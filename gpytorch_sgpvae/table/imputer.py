@@ -64,8 +64,8 @@ class SGPVAEImputer(TableAnswers):
     :param outputs: Columns with holes, by default all other columns of numbers that have two different values.
     :param task: Column with the same value in all rows of a task, or what makes tasks of a column of dates, such as
         `"week(date)"` (hour, day, week, month, quarter, year); None if the table is one task.
-    :param long: Of a table in long format, with a row for each reading, the column that names the sensor and that of
-        the value, such as `("sensor", "value")`. Outputs are the names of sensors then, by default of all in the table.
+    :param long: For a table in long format, with a row for each reading: the column that names the sensor and that of
+        the value, such as `("sensor", "value")`. Outputs are the names of sensors then, by default all in the table.
     :param covariates: Columns without holes that tell of the outputs, and are never filled: a forecast, say.
     :param periodic: Periods of inputs, in the column's units, or in days for dates: `{"hour": 24}` gives a periodic
         kernel on that input times the one on the others.
@@ -170,8 +170,8 @@ class SGPVAEImputer(TableAnswers):
         Learn from further tasks, or further rows, without the table that was fitted before: the model's parameters are
         trained on from where they are, for a quarter of the steps. The columns, their families and units, the model's
         shape and the trend stay as they were fitted. A tenth of the new known entries is held out again: training goes
-        back to where they were predicted best, be it its beginning, and intervals are made as wide as they demand. Of
-        outputs with few of them the earlier intervals stay. The first call is :meth:`fit`.
+        back to where they were predicted best, be it its beginning, and intervals are made as wide as they demand.
+        Outputs with few of them keep the earlier intervals. The first call is :meth:`fit`.
 
         The model is not shown the earlier tasks again: what is special about the new ones replaces what it had learnt,
         little by little. Where they are of another kind, in other units or with much faster changes, fit anew.

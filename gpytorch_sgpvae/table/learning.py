@@ -195,7 +195,7 @@ def _windows_of(fitted: FittedTable, shown: TaskTable | None) -> TaskDataset | N
 
 def training_windows(fitted: FittedTable, shown: TaskTable) -> tuple[TaskDataset, int]:
     """
-    What a model learns from: stretches of the series over time, or sets of rows that are near each other.
+    The tasks that a model learns from: stretches of the series over time, or sets of rows that are near each other.
 
     :param fitted: The model and what belongs to it.
     :param shown: What is known of the table, but for held-out entries.

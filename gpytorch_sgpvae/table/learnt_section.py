@@ -73,11 +73,11 @@ def learnt_section(fitted: FittedTable) -> Section:
         tables=tables,
         pictures=pictures,
         notes=[
-            "A rough function wanders like the price of a share, a smooth one bends like a road. The lengthscales of "
-            "functions that each output has for itself are those of the shortest and the longest.",
-            "The trend, cycles and constants of places, is taken off first; shares of shared functions, own functions "
-            "and noise are of the rest, as the model expects it anywhere, far from all data. An output that is nearly "
-            "all its own gains little from the others.",
+            "A rough function wanders like the price of a share, a smooth one bends like a road. Each output has "
+            "functions of its own: the table has the shortest and the longest of their lengthscales.",
+            "The trend (cycles, and constants of places) is taken off first. Shared functions, own functions and noise "
+            "share the rest, as the model expects it far from all data. An output that is nearly all its own gains "
+            "little from the others.",
         ],
     )
 
@@ -121,5 +121,5 @@ def _heat_map(correlations: pd.DataFrame) -> Picture:
     return Picture.of(
         figure,
         f"Correlations of {number} outputs in the model, a square of {number} x {number} cells; strongest of {most}.",
-        f"Which outputs speak to which: correlations in a row that the shared functions make; strongest are {most}.",
+        f"Outputs that speak to each other: their correlations in a row by shared functions. The strongest: {most}.",
     )

@@ -77,12 +77,12 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
         help="column with the same value in all rows of a task, or hour, day, week, month, quarter or year of a column "
         "of dates, such as 'week(date)'; default: the table is one task",
     )
-    fit.add_argument("--periodic", type=_pairs, metavar="COLUMN=PERIOD,…", help="periods of inputs; of dates in days")
+    fit.add_argument("--periodic", type=_pairs, metavar="COLUMN=PERIOD,…", help="periods of inputs, in days for dates")
     fit.add_argument(
         "--family",
         type=_pairs,
         metavar="COLUMN=FAMILY,…",
-        help="of outputs for which the guess is wrong; category for inputs whose numbers are labels",
+        help="families of outputs where the guess is wrong; category for inputs whose numbers are labels",
     )
     fit.add_argument("--covariates", type=_names, help="columns without holes that tell of the outputs")
     fit.add_argument(
@@ -103,7 +103,7 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
         "--sample-rows",
         type=int,
         metavar="N",
-        help="of a table that is larger than memory: rows that columns and trend are learnt from, and of each epoch "
+        help="for a table larger than memory, the rows that columns and trend are learnt from, and those of each epoch "
         "(default: 100000)",
     )
     fit.add_argument(
@@ -113,7 +113,7 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
         "--num-nodes", type=int, default=1, metavar="N", help="machines, with that many processes on each (default: 1)"
     )
     fit.add_argument("--no-comparison", action="store_true", help="do not compare with simpler ways")
-    fit.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    fit.add_argument("--seed", type=int, default=0, help="seed of everything random (default: %(default)s)")
     fit.add_argument("-o", "--output", required=True, type=Path, metavar="MODEL", help="folder for the model")
 
     impute = _add(
@@ -131,7 +131,9 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
         "--workers", type=int, default=1, metavar="N", help="processes that share a folder's partitions (default: 1)"
     )
     impute.add_argument(
-        "--scheduler", metavar="ADDRESS", help="of Dask, whose workers share them instead, such as tcp://10.0.0.1:8786"
+        "--scheduler",
+        metavar="ADDRESS",
+        help="address of a Dask scheduler whose workers share them, such as tcp://10.0.0.1:8786",
     )
 
     predict = _add(commands, "predict", runs, "Predict the outputs at rows that the table does not have.")
@@ -148,8 +150,8 @@ def make_parser(runs: Mapping[str, Run]) -> argparse.ArgumentParser:
 
     score = _add(commands, "score", runs, "Hide known entries, predict them, and print how well that went.")
     _add_model_and_table(score)
-    score.add_argument("--fraction", type=float, default=0.1, help="of the known entries (default: %(default)s)")
-    score.add_argument("--seed", type=int, default=0, help="of their choice (default: %(default)s)")
+    score.add_argument("--fraction", type=float, default=0.1, help="share of the known entries (default: %(default)s)")
+    score.add_argument("--seed", type=int, default=0, help="seed of their choice (default: %(default)s)")
 
     report = _add(commands, "report", runs, "Write a page about the table, its holes and how well they are filled.")
     _add_model_and_table(report)
@@ -166,13 +168,13 @@ def _add(commands: Any, name: str, runs: Mapping[str, Run], text: str) -> argpar
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=runs[name], kept="nothing was written")
-    parser.add_argument("--device", help="to compute on, such as cuda; default: the CPU")
+    parser.add_argument("--device", help="device to compute on, such as cuda; default: the CPU")
     parser.add_argument(
         "--threads",
         type=int,
         default=1,
         metavar="N",
-        help="to compute with: more help with long tasks only (default: 1)",
+        help="threads to compute with; more than one help with long tasks only (default: 1)",
     )
     parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
@@ -186,20 +188,22 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
         "--na",
         type=_marks,
         metavar="MARK,…",
-        help="what cells of outputs say where a value is missing, besides nothing; write --na=-200 for numbers below 0 "
+        help="cells of outputs that stand for a missing value, besides empty ones; write --na=-200 for numbers below 0 "
         f"(default: {','.join(USUAL_MARKS)})",
     )
     group.add_argument(
         "--sep",
         type=_separator,
         metavar="CHAR",
-        help="what stands between cells: comma, semicolon, tab or another character (default: what the header has)",
+        help="separator of cells: comma, semicolon, tab or another character (default: that of the header)",
     )
     group.add_argument(
-        "--decimal", choices=(".", ","), default=".", help="what stands before decimals (default: %(default)s)"
+        "--decimal", choices=(".", ","), default=".", help="the character before decimals (default: %(default)s)"
     )
     group.add_argument(
-        "--encoding", metavar="NAME", help="of CSV files, such as cp1252 (default: utf-8, or what the file's mark says)"
+        "--encoding",
+        metavar="NAME",
+        help="encoding of CSV files, such as cp1252 (default: utf-8, or what the file's mark says)",
     )
     order = group.add_mutually_exclusive_group()
     order.add_argument(

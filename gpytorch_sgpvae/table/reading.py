@@ -159,8 +159,8 @@ class TableReader:
 
     def read_places(self, frame: pd.DataFrame, context: pd.DataFrame, table: TaskTable) -> TaskTable:
         """
-        New inputs of the tasks of a context, in the order of its tasks; those that it has not come last. Of the outputs
-        only covariates are read.
+        New inputs of the tasks of a context, in the order of its tasks; those that it has not come last. Only
+        covariates are read beside them.
 
         :param frame: A table with the input columns, that of the task and the covariates.
         :param context: The table that `table` was read from.

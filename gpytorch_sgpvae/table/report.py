@@ -107,9 +107,9 @@ def _table(case: Case) -> Section:
             Grid("The outputs", ["output", "family", "missing", "of all", "mean", "values"], words.cells_of(rows)),
         ],
         notes=[
-            f"The inputs, which say where a row is, are {words.names(case.inputs)}. A family is what the model takes "
-            "the values for: real numbers, positive ones (log-normal), amounts (often exactly 0), counts, flags (of "
-            "two values), or categories. It was guessed from the values, or given."
+            f"Rows are told apart by the input{'s' * (len(case.inputs) > 1)} {words.names(case.inputs)}. "
+            "A family is what the model takes the values for: real numbers, positive ones (log-normal), amounts (often "
+            "exactly 0), counts, flags (of two values), or categories. It was guessed from the values, or given."
         ],
     )
 
@@ -174,16 +174,16 @@ def _scores(case: Case) -> Section:
         text=text,
         tables=tables,
         notes=[
-            "In comparisons errors are divided by the standard deviation of the output's values, so that 1 is no "
-            "better than a guess of the mean, and the lowest are marked. Interpolation runs along the time, in rows "
-            "that agree in everything else; boosting is gradient-boosted trees of what surrounds an entry. The CRPS of "
-            "a method without error bars is its mean absolute error.",
-            "RMSE and MAE: root mean squared and mean absolute error, in the units of the column (of a flag, of its "
-            "probability). NLL: minus the mean log density, in nats. CRPS: the continuous ranked probability score, an "
-            "absolute error for distributions. Coverage: of the 95 % interval, ideally 95 %; more for counts and "
-            "flags, whose intervals end at whole numbers.",
-            "If this is the table that was fitted, training has seen entries that are hidden now. What it keeps of "
-            "them is little; those held out in the fit it never saw, and their error in long runs is larger.",
+            "In comparisons, errors are divided by the standard deviation of the output's values: 1 is no better than "
+            "a guess of the mean. The lowest are marked. Interpolation runs along the time, in rows that agree in "
+            "everything else. Boosting stands for gradient-boosted trees, which see what surrounds an entry. The CRPS "
+            "of a method without error bars is its mean absolute error.",
+            "RMSE and MAE are the root mean squared and the mean absolute error, in the units of the column; a flag's "
+            "are those of its probability. NLL is minus the mean log density, in nats. CRPS, the continuous ranked "
+            "probability score, is an absolute error for distributions. Coverage is the share of values inside the "
+            "95 % interval: ideally 95 %, and more for counts and flags, whose intervals end at whole numbers.",
+            "If this is the table that was fitted, training has seen the entries that are hidden now, though it keeps "
+            "little of them. It never saw those held out in the fit; some of these are long runs, with larger errors.",
         ],
     )
 
@@ -245,8 +245,8 @@ def _calibration(case: Case) -> Section:
         "calibration",
         "Are the error bars honest?",
         text=[
-            f"Of the hidden values of {words.names([case.measured[q] for q in judged])}, {words.percent(inside)} lie "
-            "in their central 95 % interval.",
+            f"{words.percent(inside)} of the hidden values of {words.names([case.measured[q] for q in judged])} lie in "
+            "their central 95 % interval.",
             *([warning] if warning is not None else []),
         ],
         pictures=[
@@ -294,7 +294,7 @@ def _examples(case: Case) -> Section:
     return Section(
         "examples",
         "Some series",
-        text=["The line is the mean (of a flag its probability), the band the central 95 % interval."],
+        text=["The line is the mean, or the probability of a flag, and the band the central 95 % interval."],
         pictures=pictures,
         notes=[f"The first {len(case.drawn)} outputs with values; {others} more are not drawn."] if others else [],
     )
@@ -348,7 +348,7 @@ def _training(case: Case) -> Section:
         figure = Figure(figsize=(COLUMN, 2.8), layout="constrained")
         (axes,) = plotting.plot_training_curves({name: history[name] for name in names}, figure.add_subplot())
         axes.set(title="")
-        pictures.append(Picture.of(figure, f"{title} over the steps of training.", f"{title}."))
+        pictures.append(Picture.of(figure, f"{title} over the steps of training.", f"{title[0].upper()}{title[1:]}."))
     text = f"{int(steps[-1]):,} steps"
     if "val_score" in scores and scores["val_score"].notna().any():
         text += f", of which the best model, after step {int(steps[int(scores['val_score'].argmin())]):,}, was kept"

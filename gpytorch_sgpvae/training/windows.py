@@ -33,8 +33,8 @@ class WindowId(NamedTuple):
 
 class Windows(Sequence[Callable[[], tuple[Any, Any]]]):
     """
-    The windows of all series of a dataset, one series after the other, as functions that cut them out. Of each series
-    it keeps the number of windows, and the order of the rows where they are not sorted by time.
+    The windows of all series of a dataset, one series after the other, as functions that cut them out. It keeps
+    the number of windows of each series, and the order of its rows where they are not sorted by time.
 
     :param series: The dataset of whole series.
     :param length: Rows of a window.

@@ -65,7 +65,7 @@ class Normalizer(NamedTuple):
 
     def denormalize(self, y: Tensor) -> Tensor:
         """
-        Back to original units; NaN stays NaN.
+        Convert back to original units; NaN stays NaN.
 
         :param y: (`... x P`).
         """

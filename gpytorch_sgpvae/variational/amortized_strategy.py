@@ -29,8 +29,9 @@ from .joint_prior import JointPrior, joint_prior
 
 class AmortizedStrategy(_VariationalStrategy):
     """
-    What all amortized strategies share: where contexts come from, what is remembered of a call, and when it is
-    forgotten. A subclass fills in :meth:`_encode`, which makes an :class:`Encoding`; that one does the rest.
+    Base class of the amortized strategies. It knows where contexts come from, what is remembered of a call, and when
+    that is forgotten. A subclass fills in :meth:`_encode`, which makes an :class:`Encoding`; the encoding does the
+    rest.
     """
 
     inducing_points: Tensor
@@ -310,7 +311,7 @@ class AmortizedStrategy(_VariationalStrategy):
         return self._conditioning.for_call(self)
 
     def _remember(self, encoding: Encoding) -> AmortizedMultivariateNormal:
-        """Under GPyTorch's own name, where its wrappers and objectives look for q(u)."""
+        """Store q(u) under GPyTorch's own name, where its wrappers and objectives look for it."""
         q_u = encoding.q_u()
         add_to_cache(self, "variational_distribution_memo", q_u)
         add_to_cache(self, "encoding_memo", encoding)

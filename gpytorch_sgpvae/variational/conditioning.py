@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class Conditioning:
     """
-    What a strategy's calls are conditioned on if they bring no context, and how long what was computed of it holds.
+    The context of calls of a strategy that bring none, and how long what was computed of it holds.
 
     In eval mode the context is encoded once. In training mode every call encodes it anew, as the parameters move; q(u)
     of a call holds until its graph is used up by a backward pass, or its parameters are changed by an optimizer.

@@ -228,5 +228,5 @@ class DenseAmortizedVariationalStrategy(AmortizedStrategy):
 
 
 def prior_of_second_group(prior: JointPrior) -> PriorAt:
-    """At the second group of inputs, as seen from the first."""
+    """The prior at the second group of inputs, as seen from the first."""
     return PriorAt(prior.mean(1), prior.variance(1), prior.covariance(0, 1).to_dense(), partial(prior.covariance, 1, 1))

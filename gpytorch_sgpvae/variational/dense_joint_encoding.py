@@ -96,8 +96,8 @@ class DenseJointEncoding(Encoding):
     ) -> tuple[Tensor, Tensor] | None:
         """
         Mean and variance of the sums that the context's sites are of (`*T x N* x J` each), without any K x K matrix;
-        None for the sums by other loadings, and where the K x K matrices are the shortest way. Of what is not asked for
-        (`*T x N* x J`) anything finite may be returned.
+        None for the sums by other loadings, and where the K x K matrices are the shortest way. What is not asked for
+        (`*T x N* x J`) may be any finite number.
         """
         if not self.sites.are_of(loadings):
             return None

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 class Encoding(ABC):
     """
-    What a strategy remembers of a context: enough for q(f) anywhere, and for whatever else it can do. What it cannot do
-    it says in an error, so that nobody needs to ask what kind of encoding it is. A strategy takes one wherever a
-    context goes.
+    What a strategy remembers of a context: enough for q(f) anywhere, and for whatever else it can do. Methods that an
+    encoding lacks raise an error that says so: nobody needs to ask what kind of encoding it is. A strategy takes one
+    wherever a context goes.
 
     :ivar strategy: The strategy that made it.
     """

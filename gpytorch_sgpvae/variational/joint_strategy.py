@@ -11,8 +11,8 @@ from .amortized_strategy import AmortizedStrategy
 
 class JointStrategy(AmortizedStrategy):
     """
-    What the strategies share that infer all latent functions of a task together: they return one distribution of all of
-    them by themselves, `N x K`, and are not to be wrapped.
+    Base class of the strategies that infer all latent functions of a task together. They return one distribution of
+    all of them by themselves, `N x K`, and are not to be wrapped.
     """
 
     takes_loadings = True

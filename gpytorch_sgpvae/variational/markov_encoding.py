@@ -264,9 +264,9 @@ class MarkovEncoding(Encoding):
 @dataclass(frozen=True, eq=False)
 class MarkovStream(Encoding):
     """
-    What the Markov strategy remembers of a context that rows were added to, later and later ones: the state at the last
-    of them, from which everything later follows. What the new rows say about earlier times is found when somebody asks,
-    from all rows together.
+    What the Markov strategy remembers of a context to which later rows were added: the state at the last of them, from
+    which everything later follows. What the new rows say about earlier times is computed when somebody asks, from all
+    rows together.
 
     :param pieces: The inputs (`*T x N x D`) and sites (`*T x J x N`) in the order in which they came.
     :param time: When the last row was (`*T`); None if there was none.

@@ -63,7 +63,7 @@ class WindowImputer:
     :param batch_size: Windows in a training step; by default 16, or fewer if they have more than 1000 entries.
     :param epochs: Rounds over the training windows; by default as many as make about 400 steps, which are enough for
         most data.
-    :param patience: With a validation set, stop after so many epochs in which it is imputed no better.
+    :param patience: With a validation set, the number of epochs without a better score after which training stops.
     :param learning_rate: The learning rate of Adam at the start; it falls to zero along a cosine.
     :param seed: Seed of everything random: the order of the windows, and draws.
     :param device: By default CUDA where there is some, else the CPU.
@@ -250,7 +250,7 @@ class WindowImputer:
             )
         tensors, like = content["tensors"], self._tensors(Normalizer(self._factors, self._factors))
         if {name: value.shape for name, value in tensors.items()} != {name: ours.shape for name, ours in like.items()}:
-            raise ValueError(f"{path} has not the tensors that its arguments say: take another copy.")
+            raise ValueError(f"{path} does not have the tensors that its arguments say: take another copy.")
         check_finite(tensors, like, str(path))
         self._normalizer = Normalizer(tensors.pop("mean"), tensors.pop("stddev"))
         self._factors = tensors.pop("factors")

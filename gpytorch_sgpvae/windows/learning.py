@@ -47,7 +47,7 @@ def train(
     :param windows: Standardized windows (`T x N x P`), NaN where something is missing.
     :param batch_size: Windows in a step.
     :param epochs: Rounds over the windows; by default as many as make about 400 steps.
-    :param patience: Stop after so many epochs without a better score.
+    :param patience: The number of epochs without a better score after which training stops.
     :param learning_rate: The learning rate at the start.
     :param verbose: Whether to print a line for each epoch.
     :param score: Scores the model as it is, lower is better.

@@ -69,7 +69,7 @@ class TestDownload:
     def test_what_has_another_sum_is_refused_and_not_kept(self, cache, server):
         file = server.offer(PATH, CONTENT)._replace(sha256="0" * 64)
         with pytest.raises(
-            ValueError, match=r"has not the sha256 0000.*Try again, or put the file.*SGPVAE_DATA"
+            ValueError, match=r"does not have the sha256 0000.*Try again, or put the file.*SGPVAE_DATA"
         ) as error:
             locate(file)
         assert file.url in str(error.value)

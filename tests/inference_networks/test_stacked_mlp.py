@@ -114,7 +114,7 @@ class TestPieces:
 
     @by_pieces
     def test_biases_and_inputs_of_zero(self):
-        """As an optimizer meets them that starts from biases of zero, with images whose background is zero."""
+        """An optimizer that starts from biases of zero meets them, with images whose background is zero."""
         stack = self.stack(20)
         torch.nn.init.zeros_(stack.biases[0])
         assert_groups_equal_the_stack(

@@ -91,7 +91,7 @@ def test_gradients_and_their_gradients_are_those_of_finite_differences(function,
 
 @pytest.mark.parametrize("zeros", [False, True])
 def test_the_dense_gradient_is_that_of_the_textbooks_formulas(zeros):
-    """Also for precisions of 0, where finite differences would make negative ones."""
+    """Precisions of 0 are among them, of which finite differences would make negative ones."""
     K_matrix, precision, h = covariance(T, size=M), precisions(T, M, zeros=zeros), randn(T, M)
     eye = torch.eye(M, dtype=torch.float64)
     posterior_covariance = torch.linalg.inv(torch.linalg.inv(K_matrix) + torch.diag_embed(precision))

@@ -220,7 +220,7 @@ class TestStrategies:
         helpers.check_gradients_of_elbo(model, helpers.make_likelihood(2, activation=torch.nn.Tanh))
 
     def test_no_tensor_is_made_on_the_default_device(self, dtype):
-        """With `meta` as default device and everything else on the CPU: it stands in for a GPU."""
+        """The default device is `meta`, which stands in for a GPU, and everything else is on the CPU."""
         kernel, _ = make_kernel(dtype=dtype)
         sgpvae = SGPVAE(3, K, torch.rand(5, 2, dtype=dtype), kernel=kernel)
         x, y = helpers.make_data(4, dtype=dtype)

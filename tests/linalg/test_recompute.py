@@ -19,7 +19,7 @@ def gradients(result, tensors):
 
 
 def test_results_and_gradients_are_those_of_the_function(network):
-    """For parameters, leaves, and what was computed before from those same leaves."""
+    """It holds for parameters, leaves, and what was computed before from those same leaves."""
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     scaled = 2 * x.sin()
 

@@ -152,7 +152,7 @@ class TestPeriodicCoefficients:
         assert ((space.covariance(lags) - kernel_at(kernel, lags)).abs() <= space.neglected + 1e-14).all()
 
     def test_are_never_negative(self):
-        """Those of a long lengthscale are rounding errors."""
+        """Variances of a long lengthscale are rounding errors."""
         kernel = PeriodicKernel(batch_shape=torch.Size([50])).double()
         kernel.lengthscale = torch.logspace(0, 6, 50).double()[:, None, None]
         [space] = to_state_space(kernel, num_harmonics=12)

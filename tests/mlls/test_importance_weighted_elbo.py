@@ -22,7 +22,7 @@ def make(cls, **kwargs):
 @pytest.mark.parametrize("cls", [GPVAE, VAE])
 @pytest.mark.parametrize("num_samples", [1, 7])
 def test_it_is_its_definition(cls, num_samples):
-    """It is log 1/S Σ p(y | f_s) p(f_s) / q(f_s), with densities of N dimensions evaluated one by one."""
+    """The definition is log 1/S Σ p(y | f_s) p(f_s) / q(f_s), with densities of N dimensions evaluated one by one."""
     model, context = make(cls)
     with torch.no_grad():
         q_f = model.model(context.x, context=context)

@@ -47,7 +47,7 @@ def test_the_sum_over_all_tasks_holds_hyperpriors_and_added_losses_once(num_task
 
 
 def test_it_bounds_the_evidence_from_below():
-    """By importance sampling of p(y) = E p(y | f) for a task of one point, where that is reliable."""
+    """The evidence is E p(y | f), by importance sampling, which is reliable for a task of one point."""
     model, likelihood = helpers.make_model(), helpers.make_likelihood()
     x, y = helpers.make_data(num_points=1, missing=0)
     with torch.no_grad(), gpytorch.settings.num_likelihood_samples(100_000):

@@ -176,7 +176,7 @@ def test_names_and_indices_may_be_anything():
 
 
 def test_outputs_that_are_known_once_or_twice_are_no_error():
-    """Whatever entries scikit-learn sets aside to stop by."""
+    """This holds whatever entries scikit-learn sets aside to stop by."""
     values = np.random.default_rng(0).standard_normal((40, 2))
     frame = pd.DataFrame({"day": np.arange(40.0), "y": values[:, 0], "z": NAN})
     frame.loc[[3, 5], "y"] = NAN

@@ -189,7 +189,7 @@ def test_score_prints_a_table_or_json(files, capsys):
 
 
 def test_names_that_the_systems_code_page_lacks_are_printed_all_the_same(files, monkeypatch):
-    """As Windows has one where the output goes into a file."""
+    """Windows has such a code page where the output goes into a file."""
     scores = SGPVAEImputer.scores
     output = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
     monkeypatch.setattr(SGPVAEImputer, "scores", lambda *args: scores(*args).rename({"temp": "温度"}))

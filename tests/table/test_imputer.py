@@ -1,4 +1,4 @@
-"""What a table's owner is promised."""
+"""Promises to the owner of a table."""
 
 from __future__ import annotations
 

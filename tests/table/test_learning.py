@@ -130,7 +130,7 @@ class TestTrain:
         assert scorers[0]()["val_score"] == history["val_score"].min() < history["val_score"].iloc[0]
 
     def test_the_speed_of_the_machine_does_not_change_the_model(self, monkeypatch):
-        """As long as there is time to spare."""
+        """This holds as long as there is time to spare."""
         table, found = make_table(num_tasks=3), []
         for speed in (0.0, 0.2):
             clock = itertools.count()
@@ -147,7 +147,7 @@ def fitted():
 
 
 class TestDenseTwin:
-    """What training takes for a Markov model."""
+    """The dense model that training takes in the place of a Markov one."""
 
     def test_it_has_the_same_parameters(self, fitted):
         twin = for_windows(fitted.model, fitted.plan)

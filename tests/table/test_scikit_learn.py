@@ -114,7 +114,7 @@ class TestArrays:
 
 
 class TestChoices:
-    """What is taken where a table's owner names no columns."""
+    """The columns that are taken where a table's owner names none."""
 
     def test_an_index_of_dates_is_the_input(self, array):
         days = pd.date_range("2025-01-01", periods=40)

@@ -210,7 +210,7 @@ class TestTwoCheckpoints:
             self.make_run(tmp_path)
 
     def test_the_older_one_alone_is_gone_on_from(self, tmp_path):
-        """As a kill between the two moves leaves it where the file system knows no links."""
+        """A kill between the two moves leaves it alone where the file system knows no links."""
         reference = self.make_run(tmp_path / "reference")
         self.make_run(tmp_path / "run", max_epochs=2)
         (tmp_path / "run" / "last.ckpt").unlink()

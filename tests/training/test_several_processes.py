@@ -90,7 +90,7 @@ def assert_same_run(together, alone):
 
 
 def test_two_processes_follow_the_elbo_curve_of_one(tmp_path, alone):
-    """Also in the last step of an epoch, which has three tasks for four places."""
+    """They do so in the last step of an epoch too, which has three tasks for four places."""
     together, _ = launch(tmp_path, 2)
     assert_same_run(together, alone)
     shares = [[len(ids) for ids in run["batches"]] for run in together]

@@ -225,7 +225,7 @@ class TestOptimizer:
 
 class TestValidation:
     def test_scores_are_those_of_hidden_entries_over_all_batches(self):
-        """Against the metrics of the whole set in one batch, with the same entries hidden."""
+        """They equal the metrics of the whole set in one batch, with the same entries hidden."""
         tasks = make_tasks()
         sums = []
         for batch_size in (1, 3, 7):

@@ -416,7 +416,7 @@ class TestProcesses:
         assert sorted(together) == sorted(read(1, 0, batch_size=num_replicas))
 
     def test_where_nothing_is_moved_back_no_row_comes_to_two_processes(self):
-        """Between the first and the last window of a series, with the default stride."""
+        """This is so between the first and the last window of a series, with the default stride."""
         windows = TaskDataset(make_series([100])).windows(7)
         rows = []
         for rank in range(2):

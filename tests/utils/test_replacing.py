@@ -204,7 +204,7 @@ class TestWhatIsInTheWay:
 
     @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="there is no /proc")
     def test_the_pipe_that_a_command_writes_to_is_refused_too(self):
-        """As /dev/stdout is, which is a link to nothing that has a name."""
+        """Such a pipe is /dev/stdout, a link to nothing that has a name."""
         read, write_end = os.pipe()
         try:
             with pytest.raises(FileExistsError, match="is a device, a pipe or a socket"):

@@ -49,7 +49,7 @@ def make_posterior(tasks=(), dtype=torch.float64):
 
 @pytest.mark.parametrize("tasks", [(), (2,)])
 def test_draws_have_the_mean_and_the_covariance_of_q(tasks):
-    """Over all new inputs and latent functions together, at the context's own inputs too."""
+    """They are joint over all new inputs and latent functions, at the context's own inputs too."""
     posterior, x = make_posterior(tasks)
     new = torch.cat([x[..., :2, :], 3 * torch.rand(*tasks, 3, 1, dtype=x.dtype)], dim=-2)
     draws = posterior.sample(new, 40_000).flatten(-2)  # (n, *T, N K)
@@ -64,7 +64,7 @@ def test_draws_have_the_mean_and_the_covariance_of_q(tasks):
 
 @pytest.mark.parametrize("n", [2, 5])
 def test_tasks_that_share_their_inputs_have_draws_of_their_own(n):
-    """Also where there are as many draws as tasks, so that one could be taken for the other."""
+    """This holds where there are as many draws as tasks, too, so that one could be taken for the other."""
     torch.manual_seed(0)
     model = GPVAE(3, 2, network="jointfactornet", decoder=torch.nn.Linear(2, 3)).double().eval()
     x, y = torch.rand(6, 1, dtype=torch.float64), torch.randn(2, 6, 3, dtype=torch.float64)

@@ -259,7 +259,7 @@ class TestPaths:
 
     @pytest.mark.parametrize("tasks", [(), (3,)])
     def test_the_joint_covariance_without_gradients_is_the_same(self, network, tasks):
-        """There it is found for all columns at once, from covariances of states that are computed once."""
+        """Without gradients it is found for all columns at once, from covariances of states that are computed once."""
         model = make(network)
         posterior = model.condition(make_series(*tasks, num_points=60))
         new = torch.rand(7, 1).double() * 14

@@ -119,7 +119,7 @@ def survey(source: Source, task: TaskColumn | None, time: InputColumn | None, pr
 
 def find_layout(found: Survey, partitions: Sequence[Partition], margin: int | None) -> Layout:
     """
-    What each partition needs of the others.
+    Find what each partition needs of the others.
 
     :param found: Which tasks and times are where.
     :param partitions: The partitions.

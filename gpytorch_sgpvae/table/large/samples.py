@@ -27,8 +27,8 @@ class Samples:
     Samples of a data set, of some rows of up to :data:`MOST_PARTITIONS` of its partitions, which are read one at a time
     and forgotten.
 
-    The order of the partitions is drawn at random, and samples go through them in turns. Of a partition a sample has
-    whole tasks, drawn at random without replacement: no task comes again before all others of its partition have come.
+    The order of the partitions is drawn at random, and samples go through them in turns. A sample has whole tasks of a
+    partition, drawn at random without replacement: no task comes again before all others of its partition have come.
     Tasks that lie in several partitions are left out. Where most do, as in one long series or in sensors whose
     partitions are days, it has stretches of time instead. What is in sample 0 is in no later one.
 

@@ -47,7 +47,7 @@ class Scipy:
 
 
 class Censored:
-    """By scipy's Gaussian, and its part above zero."""
+    """The oracle is scipy's Gaussian, and its part above zero."""
 
     def __init__(self, loc, scale):
         self.normal = scipy.stats.norm(loc, scale)
@@ -66,7 +66,7 @@ class Censored:
 
 
 class Classes:
-    """By scipy's multinomial distribution of one draw, and by counting."""
+    """The oracle is scipy's multinomial distribution of one draw, and counting."""
 
     def __init__(self, logits):
         self.probs, self.index = scipy.special.softmax(logits, -1), np.arange(logits.shape[-1])
