@@ -50,3 +50,10 @@ def _close_figures():
     yield
     if "matplotlib.pyplot" in sys.modules:  # which not every test needs
         sys.modules["matplotlib.pyplot"].close("all")
+
+
+@pytest.fixture
+def _no_grad():
+    """GPyTorch's distance of a point to itself is 1e-8 instead of 0 while gradients are recorded."""
+    with torch.no_grad():
+        yield
