@@ -133,7 +133,7 @@ def _learn(
     model, x = model.double(), torch.arange(windows.shape[1], dtype=windows.dtype).unsqueeze(-1)
     batch_size = usual_batch_size(*windows.shape[1:])
     if from_data:
-        model.initialize_from((x, windows[:NUM_FIRST]))
+        model.initialize_from((x, windows[:NUM_FIRST]), lengthscales=False)
     train(model, x, windows, batch_size, epochs, learning_rate=learning_rate)
     model.eval()
     validation, test = (Gaussians(*moments(model, x, part.seen, batch_size)) for part in (data.validation, data.test))

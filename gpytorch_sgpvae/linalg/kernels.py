@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 import torch
+from gpytorch.constraints import Positive
 from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 from gpytorch.settings import trace_mode
 from linear_operator import to_dense
@@ -305,6 +306,11 @@ def matern_over_time(num_latents: int, num_outputs: int, num_private: int) -> Ke
     if not num_private:
         return kernel
     return add_private_groups(GroupedKernel([kernel], [num_latents]), num_outputs, num_private, None)
+
+
+def learnt_by_logarithm() -> Positive:
+    """Make a constraint of a positive parameter whose logarithm is learnt: hours and months in as many steps."""
+    return Positive(transform=torch.exp, inv_transform=torch.log)
 
 
 def _matern(nu: float, input_dim: int | None, lengthscales: Tensor) -> MaternKernel:

@@ -123,15 +123,17 @@ class AmortizedModel(gpytorch.Module):
         return objective.of_context(context, seen, chunk_size, **kwargs)
 
     @torch.no_grad()
-    def initialize_from(self, context: Context | tuple[Tensor, Tensor]) -> None:
+    def initialize_from(self, context: Context | tuple[Tensor, Tensor], lengthscales: bool = True) -> None:
         """
         Start from data: for models whose latent functions are inferred together, with a decoder that is linear or
         starts out so. The loadings come from a factor analysis of the rows with their holes, noise and the private
         functions' scales from what it leaves, and lengthscales from autocorrelations.
 
         :param context: The tasks to train on, or some of them.
+        :param lengthscales: Whether lengthscales start from the data too. Those of short tasks with long holes are
+            better left as they are: autocorrelations are hard to tell there.
         """
-        start_from(self.model, self.likelihood, as_context(context))
+        start_from(self.model, self.likelihood, as_context(context), lengthscales)
 
     def loss(self, context: Context | tuple[Tensor, Tensor], **kwargs: Any) -> Tensor:
         """Minus the mean :meth:`elbo` of the tasks: what an optimizer minimizes (a scalar)."""

@@ -25,7 +25,9 @@ PRIVATE_SPREAD = 4.0
 LEAST_NOISE = 1e-3
 
 
-def start_from(model: gpytorch.models.ApproximateGP, likelihood: DecoderLikelihood, context: Context) -> None:
+def start_from(
+    model: gpytorch.models.ApproximateGP, likelihood: DecoderLikelihood, context: Context, lengthscales: bool
+) -> None:
     """See :meth:`~gpytorch_sgpvae.AmortizedModel.initialize_from`."""
     linear: Any = linear_part(likelihood.decoder)
     if linear is None or not hasattr(likelihood.observation_model, "initial_sites"):
@@ -40,20 +42,22 @@ def start_from(model: gpytorch.models.ApproximateGP, likelihood: DecoderLikeliho
     shared = linear.shared if is_private else linear.weight  # (J, K)
     groups = list(_groups(model.covar_module, shared.shape[1]))
     analysis = factor_analysis(values, known, max(size for _, size in groups))
-    scores = factor_scores(values, known, analysis)
-    lengthscales = autocorrelation(context.x, scores.mean, 1 - scores.variance).lengthscale  # (F, D)
     # each group explains its part of the factors' covariance
     shared.copy_(torch.cat([analysis.loadings[:, :size] for _, size in groups], -1) / math.sqrt(len(groups)))
     if linear.bias is not None:
         linear.bias.copy_(analysis.mean)
-    for kernel, size in groups:
-        _set_lengthscales(kernel, lengthscales[:size])
+    if lengthscales:
+        scores = factor_scores(values, known, analysis)
+        found = autocorrelation(context.x, scores.mean, 1 - scores.variance).lengthscale  # (F, D)
+        for kernel, size in groups:
+            _set_lengthscales(kernel, found[:size])
     noise = analysis.noise
     if is_private:
         split = private_split(context.x, values, known, analysis)
         num_private, noise = linear.private.shape[1], split.noise
         linear.private.copy_((split.private_variance / num_private).sqrt().unsqueeze(-1).expand_as(linear.private))
-        for i, kernel in enumerate(_private_kernels(model.covar_module, num_private)):
+        private_kernels = _private_kernels(model.covar_module, num_private) if lengthscales else []
+        for i, kernel in enumerate(private_kernels):
             factor = PRIVATE_SPREAD ** (i - 0.5 * (num_private - 1))
             _set_lengthscales(kernel, factor * split.private_lengthscale)
     if hasattr(observation_model, "raw_noise"):

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-from ..linalg.kernels import GroupedKernel
+from ..linalg.kernels import GroupedKernel, learnt_by_logarithm
 from ..linalg.label_kernels import LabelKernel, SameKernel
 from ..mlp import PrivateLinear
 from ..models import GPVAE, SGPVAE, AmortizedModel, MarkovGPVAE
@@ -133,14 +132,12 @@ def _kernel(plan: Plan, nu: float, size: int) -> Kernel:
 
 
 def _matern(nu: float, dims: tuple[int, ...], size: int) -> MaternKernel:
-    # by their logarithms: lengthscales of hours and of months are learnt in as many steps
-    constraint = Positive(transform=torch.exp, inv_transform=torch.log)
     return MaternKernel(
         nu=nu,
         ard_num_dims=len(dims),
         batch_shape=torch.Size([size]),
         active_dims=dims,
-        lengthscale_constraint=constraint,
+        lengthscale_constraint=learnt_by_logarithm(),
     )
 
 

@@ -149,7 +149,7 @@ class WindowImputer:
         with seeded(derive_seed("window_imputer", self.seed), self.device):
             fresh = window_model(self.n_steps, self.n_features, self.n_latents, self.periods)
             self.model = fresh.to(self.device, torch.float64)
-            self.model.initialize_from((self._x, windows[:NUM_FIRST]))
+            self.model.initialize_from((self._x, windows[:NUM_FIRST]), lengthscales=False)
             self.history = train(
                 self.model,
                 self._x,
