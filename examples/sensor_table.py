@@ -53,8 +53,8 @@ def main() -> None:
 
     ours = pd.read_csv(filled, parse_dates=["time"])
     errors, coverage = compare(sensors.table, sensors.truth, ours)
-    print("\nWhat `sgpvae fit` said of itself came from a few runs of known entries that it hid. Here are all holes, as the")
-    print("generator knows what was there. RMSE in standard deviations:\n")
+    print("\nWhat `sgpvae fit` said of itself came from a few runs of known entries that it hid. Here are all holes,")
+    print("as the generator knows what was there. RMSE in standard deviations:\n")
     print(errors.to_string(float_format="{:.3f}".format))
     print(f"\n{100 * coverage:.1f} % of the true values are inside their 95 % intervals.")
     draw(sensors.table, sensors.truth, ours).savefig(picture, dpi=120)
