@@ -53,9 +53,10 @@ def main() -> None:
 
     ours = pd.read_csv(filled, parse_dates=["time"])
     errors, coverage = compare(sensors.table, sensors.truth, ours)
-    print("\nErrors of the holes, as the generator knows what was there: RMSE in standard deviations.\n")
+    print("\nWhat `sgpvae fit` said of itself came from a few runs of known entries that it hid. Here are all holes,")
+    print("as the generator knows what was there. RMSE in standard deviations:\n")
     print(errors.to_string(float_format="{:.3f}".format))
-    print(f"\nOf the true values {100 * coverage:.1f} % are inside their 95 % intervals.")
+    print(f"\n{100 * coverage:.1f} % of the true values are inside their 95 % intervals.")
     draw(sensors.table, sensors.truth, ours).savefig(picture, dpi=120)
     print(f"The filled table is {filled}, a picture of it {picture}. Open {report} in a browser.")
 

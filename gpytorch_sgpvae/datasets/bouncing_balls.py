@@ -44,9 +44,9 @@ def bouncing_ball(
 
     .. math::
 
-        c_n = r + (1 - 2 r) \, |1 - 2 s_n|, \quad
-        a_{np} = \exp \left( - \frac{(h_p - c_n)^2}{2 r^2} \right), \quad
-        y_{np} \sim \mathcal N \left(
+        c_n &= r + (1 - 2 r) \, |1 - 2 s_n|, \qquad
+        a_{np} = \exp \left( - \frac{(h_p - c_n)^2}{2 r^2} \right), \\
+        y_{np} &\sim \mathcal N \left(
         (1 - a_{np}) \, \text{background} + a_{np} \, \text{brightness}, \; \sigma^2 \right)
 
     :param num_tasks: Number of videos T.

@@ -67,9 +67,9 @@ def patients(num_patients: int = 100, seed: int = 0) -> PatientTable:
 
     .. math::
 
-        \dot a = \frac{i - a} 8, \qquad \dot{\text{late}} = \frac{a - \text{late}}{24}, \qquad
-        \dot{\text{volume}} = - \frac{\text{volume}}{20} - 0.05 \, a - \text{bleeding} + \text{fluids}, \qquad
-        \dot{\text{kidney}} = \frac{[0.5 \, a - \text{volume} - 0.3]_+ - \text{kidney}}{30}
+        \dot a &= \frac{i - a} 8, \qquad \dot{\text{late}} = \frac{a - \text{late}}{24}, \\
+        \dot{\text{volume}} &= - \frac{\text{volume}}{20} - 0.05 \, a - \text{bleeding} + \text{fluids}, \\
+        \dot{\text{kidney}} &= \frac{[0.5 \, a - \text{volume} - 0.3]_+ - \text{kidney}}{30}
 
     and so on for lactate, oxygen and sugar. Treatments answer to the state, and jump: fluids when the pressure is low,
     a drug when the fever is high, insulin when the sugar is; meals come at 8, 13 and 19 o'clock, and temperature,

@@ -49,11 +49,11 @@ class StateSpace:
 
     .. math::
 
-        f(t) = \mathbf h^\top \mathbf s(t), \qquad
-        \mathbf s(t + \Delta) = \boldsymbol \Phi(\Delta) \, \mathbf s(t) + \boldsymbol \varepsilon, \qquad
+        f(t) &= \mathbf h^\top \mathbf s(t), \qquad
+        k(\tau) = \mathbf h^\top \boldsymbol \Phi(\tau) \, \mathbf P_\infty \, \mathbf h, \\
+        \mathbf s(t + \Delta) &= \boldsymbol \Phi(\Delta) \, \mathbf s(t) + \boldsymbol \varepsilon, \qquad
         \boldsymbol \varepsilon \sim \mathcal N \left( \mathbf 0, \,
-        \mathbf P_\infty - \boldsymbol \Phi(\Delta) \, \mathbf P_\infty \boldsymbol \Phi(\Delta)^\top \right), \qquad
-        k(\tau) = \mathbf h^\top \boldsymbol \Phi(\tau) \, \mathbf P_\infty \, \mathbf h
+        \mathbf P_\infty - \boldsymbol \Phi(\Delta) \, \mathbf P_\infty \boldsymbol \Phi(\Delta)^\top \right)
 
     The sum of two state spaces is that of the sum of two independent processes, and has :math:`d_1 + d_2` dimensions;
     their product has the product of the two kernels, and :math:`d_1 d_2` dimensions. All tensors are float64.

@@ -53,9 +53,9 @@ class DenseJointAmortizedVariationalStrategy(JointStrategy, DenseAmortizedVariat
 
     .. math::
 
-        C_j = W_j (I + W_j G_j W_j)^{-1} W_j, \qquad
-        H_{kl} = \sum_j w_{jk} w_{jl} C_j, \qquad
-        \log |B| = \sum_j \log |I + W_j G_j W_j| + \log |I + H K|
+        C_j &= W_j (I + W_j G_j W_j)^{-1} W_j, \qquad
+        H_{kl} = \sum_j w_{jk} w_{jl} C_j, \\
+        \log |B| &= \sum_j \log |I + W_j G_j W_j| + \log |I + H K|
 
     Both forms are exact, and the strategy takes the one that costs less.
 
