@@ -1,6 +1,6 @@
 """The studies, by the name that the command line knows them by."""
 
-from . import accuracy, coefficients, dropin, growth, joint, loop, markov, memory, reach, shapes, tables
+from . import accuracy, coefficients, dropin, growth, joint, large, loop, markov, memory, reach, shapes, tables
 
 STUDIES = {
     "shapes": shapes.run,
@@ -13,5 +13,6 @@ STUDIES = {
     "joint": joint.run,
     "markov": markov.run,
     "dropin": dropin.run,
+    "large": large.run,
     "tables": tables.run,
 }

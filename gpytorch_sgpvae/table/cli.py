@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SIGTERM ended it. Wrong usage exits with 2.
     """
     options = make_parser(RUNS).parse_args(arguments)
+    options.quiet |= rank_zero_only.rank > 0  # of several processes that share a training, the first tells
     for stream in (sys.stdout, sys.stderr):  # into a file, Windows writes the few hundred letters of one code page
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

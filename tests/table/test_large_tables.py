@@ -260,6 +260,30 @@ def test_samples_of_a_long_series_are_stretches_of_it(tmp_path):
     assert (first.diff() > pd.Timedelta(hours=1)).sum() < 30
 
 
+def test_samples_of_long_tasks_are_of_fewer_partitions_and_no_larger(tmp_path):
+    table = make_units(48, rows=100)
+    source = open_source(write(table, tmp_path / "in", range(400, 4800, 400)))
+    samples = Samples(source, ["unit", "hour", "temp"], ["hour"], "unit", 800, seed=1, progress=False)
+    drawn = [samples.draw(number) for number in range(6)]
+    assert [sample.groupby("unit").size().tolist() for sample in drawn] == [[100] * 8] * 6
+    assert not set(drawn[0]["unit"]) & set().union(*(sample["unit"] for sample in drawn[1:]))
+    assert len(set().union(*(sample["unit"] for sample in drawn))) == 48
+
+
+def test_samples_of_very_long_tasks_are_stretches_of_each(tmp_path):
+    table = make_units(20, rows=600).sort_values("hour", kind="stable", ignore_index=True)  # partitions are like days
+    for number, (task, cuts) in enumerate((("sorted by time", range(1200, 12000, 1200)), ("one file", []))):
+        source = open_source(write(table, tmp_path / f"in {task}", cuts))
+        samples = Samples(source, ["unit", "hour", "temp"], ["hour"], "unit", 2000, seed=number, progress=False)
+        first, second = (samples.draw(i).assign(sample=i) for i in range(2))
+        for sample in (first, second):
+            assert 1000 <= len(sample) <= 3000
+            stretches = sample.sort_values(["unit", "hour"]).groupby("unit")["hour"].diff().ne(1).sum()
+            assert len(sample) >= 50 * stretches
+        both = pd.concat([first, second])
+        assert not both.duplicated(["unit", "hour"]).any()
+
+
 def test_a_data_set_no_larger_than_a_sample_is_fitted_as_the_table_that_it_is(series, tmp_path):
     table, imputer = series
     found = SGPVAEImputer(["time"], ["y", "z"], **OPTIONS).fit_dataset(write(table, tmp_path / "in", [100, 200]))

@@ -7,7 +7,7 @@ import pickle
 import pkgutil
 import platform
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import distributed
@@ -63,13 +63,15 @@ class DaskRunner:
     def _connect(self, stack: ExitStack, num_jobs: int) -> distributed.Client:
         address: Any = self.scheduler
         if address is None:
+            stack.enter_context(_silent())
             cluster = distributed.LocalCluster(
                 n_workers=min(self.workers, num_jobs),
                 threads_per_worker=1,
                 processes=True,
                 host="127.0.0.1",
-                dashboard_address=None,
                 silence_logs=logging.CRITICAL,
+                # no pages to look at, and any port: with the usual one a second cluster would be warned of the first
+                scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
             )
             address = stack.enter_context(cluster)
         try:
@@ -79,6 +81,18 @@ class DaskRunner:
                 f"No Dask scheduler answers at {self.scheduler} within {SECONDS_TO_CONNECT} seconds. Start one there "
                 "(dask scheduler), look at the address, or leave it out for workers on this machine."
             ) from error
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep Dask's messages to itself: by default it tells of each connection, through the handlers of the program."""
+    dask = logging.getLogger("distributed")
+    before = dask.level
+    dask.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        dask.setLevel(before)
 
 
 def run_job(job: Job, shared: tuple[Source, FittedTable]) -> Outcome:

@@ -17,7 +17,7 @@ import pyarrow.parquet
 
 from ...utils.files import replacing
 from ..arrow_table import ArrowTable
-from ..errors import TableError, TableWarning
+from ..errors import TableError, TableWarning, listed
 from ..families import OutputColumn
 from ..filling import SPREAD, fill
 from ..fitted import FittedTable
@@ -125,8 +125,15 @@ def _fill(job: Job, source: Source, fitted: FittedTable) -> dict[str, int]:
     if not len(own):
         _write(job, _with_added(table, {}, outputs.columns, job.intervals))
         return dict.fromkeys(outputs.names, 0)
-    others = list(_others(job, source, fitted, own, columns))
-    rows_read = fitted.reader.read(pd.concat([own, *others], ignore_index=True) if others else own)
+    others = dict(_others(job, source, fitted, own, columns))
+    try:
+        rows_read = fitted.reader.read(pd.concat([own, *others.values()], ignore_index=True) if others else own)
+    except TableError as error:
+        if not others:
+            raise
+        raise TableError(
+            f"{error} (Its {len(own):,} rows are followed by those it needs of {listed(others)}.)"
+        ) from error
     holes = np.isnan(rows_read.y[:, : len(outputs)])[: len(own)]
     rows = np.flatnonzero(holes.any(1))
     note = unlike_the_fit(fitted, rows_read, job.seed) if len(own) >= FEWEST_ROWS_JUDGED else None
@@ -153,8 +160,8 @@ def columns_of(fitted: FittedTable, source: Source) -> list[str]:
 
 def _others(
     job: Job, source: Source, fitted: FittedTable, own: pd.DataFrame, columns: Sequence[str]
-) -> Iterator[pd.DataFrame]:
-    """Rows of other partitions that belong to the tasks of this one."""
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the rows of other partitions that belong to the tasks of this one, with the names of these partitions."""
     task = fitted.reader.task
     hashes, _, _ = hashes_of(tasks_of(own, task))
     for partitions, latest in ((job.before, True), (job.after, False)):
@@ -171,7 +178,7 @@ def _others(
                 rows = rows[nearest(days[rows], codes[rows], -(-missing // len(hashes)), latest)]
                 missing -= len(rows)
             if len(rows):
-                yield frame.iloc[rows]
+                yield partition.name, frame.iloc[rows]
             if job.by_time and missing <= 0:
                 break
 

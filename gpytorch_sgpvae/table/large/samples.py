@@ -16,10 +16,13 @@ from .source import Source
 
 # Partitions that a sample is of, at most.
 MOST_PARTITIONS = 32
-# Stretches that a partition's part of a sample is made of, where no whole tasks can be taken.
+# Stretches that a partition's part of a sample is made of, where no whole tasks can be taken; more where tasks are
+# shorter than such a stretch.
 STRETCHES = 4
 # Tasks that lie in several partitions are left out, unless they have more than this share of the rows.
 MOST_CROSSING = 0.5
+# Whole tasks are taken where they are so short that a sample is of at least this many.
+FEWEST_TASKS = 8
 
 
 class Samples:
@@ -30,7 +33,8 @@ class Samples:
     The order of the partitions is drawn at random, and samples go through them in turns. A sample has whole tasks of a
     partition, drawn at random without replacement: no task comes again before all others of its partition have come.
     Tasks that lie in several partitions are left out. Where most do, as in one long series or in sensors whose
-    partitions are days, it has stretches of time instead. What is in sample 0 is in no later one.
+    partitions are days, and where tasks are long, it has stretches of time instead. What is in sample 0 is in no later
+    one.
 
     :param source: The data set.
     :param columns: The columns to be read.
@@ -59,18 +63,18 @@ class Samples:
         self.inputs = list(inputs)
         self.task = None if task is None else self._fit_task(task)
         self.crossing = np.zeros(0, np.uint64)
-        self.of_tasks = False
+        self.of_tasks, most = False, MOST_PARTITIONS
         if not self.is_whole and self.task is not None:
             found = survey(source, self.task, None, progress)
             self.crossing = found.crossing
-            inside = sum(
-                counts[~np.isin(tasks, self.crossing)].sum()
-                for tasks, counts in zip(found.tasks, found.counts, strict=True)
-            )
-            self.of_tasks = bool(inside >= (1 - MOST_CROSSING) * source.num_rows)
+            counts = np.concatenate(found.counts)[~np.isin(np.concatenate(found.tasks), self.crossing)].astype(float)
+            if counts.sum() >= (1 - MOST_CROSSING) * source.num_rows:
+                in_sample = int(rows * counts.sum() / np.square(counts).sum())  # tasks as long as that of a row is
+                self.of_tasks = in_sample >= FEWEST_TASKS
+                most = min(most, in_sample) if self.of_tasks else most
         random = np.random.default_rng(derive_seed("partitions", seed))
         self.order = random.permutation(len(self.partitions))
-        self.number = min(len(self.partitions), MOST_PARTITIONS)
+        self.number = min(len(self.partitions), most)
         self.share = min(1.0, rows * len(self.partitions) / (self.number * source.num_rows))
         self.first = set(self.order[: self.number].tolist())
 
@@ -96,6 +100,7 @@ class Samples:
             return frame[:0]
         order = np.random.default_rng(derive_seed("pieces", self.seed, partition.name)).permutation(len(sizes))
         turns = (sizes[order].cumsum() - sizes[order]) // max(1, round(self.share * partition.num_rows))
+        turns = np.unique(turns, return_inverse=True)[1]  # a long piece takes the turns of several short ones
         return frame[np.isin(pieces, order[turns == self._turn(p, visit, int(turns[-1]))])]
 
     def _turn(self, p: int, visit: int, last: int) -> int:
@@ -107,16 +112,17 @@ class Samples:
         return -1 if last == 0 else 1 + (visit - 1) % last
 
     def _pieces(self, frame: pd.DataFrame) -> np.ndarray:
-        """What may be drawn together: the number of each row's task, or of its stretch (`N`)."""
+        """What may be drawn together: the number of each row's task, or of its stretch of that (`N`)."""
+        hashes, sizes, codes = hashes_of(tasks_of(frame, self.task))
         if self.of_tasks:
-            hashes, _, codes = hashes_of(tasks_of(frame, self.task))
             return np.where(np.isin(hashes, self.crossing)[codes], -1, codes)
         time = self._time_in(frame)
-        order = np.arange(len(frame)) if time is None else np.argsort(frame[time].to_numpy(), kind="stable")
-        ranks = np.empty(len(frame), dtype=int)
-        ranks[order] = np.arange(len(frame))
-        number = min(len(frame), max(1, round(STRETCHES / self.share)))
-        return ranks * number // len(frame)
+        order = np.lexsort((np.arange(len(frame)) if time is None else frame[time].to_numpy(), codes))
+        ends = sizes.cumsum()
+        ranks = np.empty(len(frame), dtype=int)  # of each row in its task
+        ranks[order] = np.arange(len(frame)) - np.repeat(ends - sizes, sizes)
+        numbers = np.maximum(1, np.round(sizes * STRETCHES / (self.share * max(1, len(frame))))).astype(int)
+        return (numbers.cumsum() - numbers)[codes] + ranks * numbers[codes] // sizes[codes]
 
     def _time_in(self, frame: pd.DataFrame) -> str | None:
         """The input along which rows probably run: the only date, or the only input; if not, they stay as they come."""
