@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from gpytorch.likelihoods import gaussian_likelihood
 from gpytorch.settings import _linalg_dtype_cholesky
 from gpytorch.variational import IndependentMultitaskVariationalStrategy
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.utils import _pytree
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "is_in_transform",
     "tree_leaves",
     "tree_map",
+    "unvalidated_distributions",
 ]
 
 # GPyTorch < 1.15 does not know `diag`: its multitask strategies need the whole covariance of the strategy within them,
@@ -79,6 +82,20 @@ def get_total_norm(tensors: Sequence[Tensor], norm_type: float) -> Tensor:
 def cholesky_dtype() -> torch.dtype:
     """The dtype in which GPyTorch factorizes matrices. It can be set in public, but is read by a private name."""
     return _linalg_dtype_cholesky.value()
+
+
+@contextmanager
+def unvalidated_distributions() -> Iterator[None]:
+    """
+    Let no distribution look at the values of its arguments. It is a setting of torch's, which no version has a public
+    way to ask for.
+    """
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 def add_note(error: BaseException, note: str) -> None:

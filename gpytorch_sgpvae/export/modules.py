@@ -9,15 +9,16 @@ import gpytorch
 import linear_operator
 import torch
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
-from gpytorch.likelihoods import Likelihood
+from gpytorch.likelihoods import Likelihood, MultitaskGaussianLikelihood
 from gpytorch.models import ApproximateGP
-from gpytorch.variational import IndependentMultitaskVariationalStrategy
+from gpytorch.variational import IndependentMultitaskVariationalStrategy, LMCVariationalStrategy
 from linear_operator.operators import BlockDiagLinearOperator, DiagLinearOperator, LinearOperator
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 from torch.quasirandom import SobolEngine
 
+from .._compat import unvalidated_distributions
 from ..context import Context
 from ..likelihoods import DecoderLikelihood
 from ..models.base import AmortizedModel, parts_of
@@ -86,10 +87,14 @@ class ConditioningModule(torch.nn.Module):
             tasks = precision.shape[: -1 if strategy.num_latents is None else -2]
             context = Context(x_context, x_context.new_zeros(*tasks, x_context.shape[-2], 1))
             encoding = strategy.encode(context, sites)
-            if isinstance(self.model.variational_strategy, IndependentMultitaskVariationalStrategy):
-                # its distribution would make constants of the numbers of points
-                q_f = strategy(x, context=encoding)
-                return q_f.mean.mT, _variance(q_f).mT
+            wrapper = self.model.variational_strategy
+            if isinstance(wrapper, (IndependentMultitaskVariationalStrategy, LMCVariationalStrategy)):
+                # their distributions would make constants of the numbers of points
+                q_f = strategy(x, context=encoding, x_has_latents=False)
+                mean, variance = q_f.mean.mT, _variance(q_f).mT  # (*T, N*, K)
+                if isinstance(wrapper, LMCVariationalStrategy):
+                    return _mixed(wrapper, mean, variance)
+                return mean, variance
             q_f = self.model(x, context=encoding)
             if isinstance(q_f, MultitaskMultivariateNormal) and is_coupled(q_f):
                 return q_f.mean, point_covariances(q_f)
@@ -102,7 +107,7 @@ class DecoderModule(torch.nn.Module):
 
     :param likelihood: A :class:`~gpytorch_sgpvae.DecoderLikelihood`, or a likelihood of GPyTorch's whose marginals are
         known without samples, as a :class:`~gpytorch.likelihoods.GaussianLikelihood`.
-    :param num_latents: The number of latent functions K, or None for a model without a latent dimension.
+    :param num_latents: The number of functions K that it reads, or None for a model without a latent dimension.
     :param num_samples: The number of samples S of the latent functions, where the outputs have no closed form. They are
         scrambled Sobol points, the same at each call and for each input.
 
@@ -129,9 +134,13 @@ class DecoderModule(torch.nn.Module):
         :return: Mean and variance of the outputs (`*T x N x P` each).
         """
         with _without_values():
+            if isinstance(self.likelihood, MultitaskGaussianLikelihood):
+                # linear_operator's matrix of its noise cannot be traced
+                variance = variance.diagonal(dim1=-2, dim2=-1) if variance.dim() > mean.dim() else variance
+                return mean, variance + _noise_of_outputs(self.likelihood)
             if not isinstance(self.likelihood, DecoderLikelihood):
                 covar = _covariance(variance, variance.dim() - mean.dim() + self.has_latents)
-                outputs = self.likelihood((JointNormal if self.has_latents else MultivariateNormal)(mean, covar))
+                outputs = self.likelihood((_JointNormal if self.has_latents else _Normal)(mean, covar))
                 return outputs.mean, _variance(outputs)
             if not self.has_latents:
                 mean, variance = mean.unsqueeze(-1), variance.unsqueeze(-1)
@@ -183,7 +192,9 @@ class PredictionModule(torch.nn.Module):
         strategy.missing_context_error = AttributeError
         self.encoder = EncoderModule(gp)
         self.conditioning = ConditioningModule(gp)
-        self.decoder = DecoderModule(likelihood, strategy.num_latents, num_samples)
+        wrapper = gp.variational_strategy
+        num_functions = wrapper.num_tasks if isinstance(wrapper, LMCVariationalStrategy) else strategy.num_latents
+        self.decoder = DecoderModule(likelihood, num_functions, num_samples)
         self.eval().requires_grad_(False)
 
     def forward(self, x: Tensor, x_context: Tensor, y_context: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,6 +205,22 @@ class PredictionModule(torch.nn.Module):
         :return: Mean and variance of the outputs (`*T x N* x P` each).
         """
         return self.decoder(*self.conditioning(x, x_context, *self.encoder(x_context, y_context)))
+
+
+class _Unchecked:
+    """A distribution that says its variance without a look at whether it is positive."""
+
+    @property
+    def variance(self: Any) -> Tensor:
+        return _variance(self)
+
+
+class _Normal(_Unchecked, MultivariateNormal):
+    """q(f) of one function."""
+
+
+class _JointNormal(_Unchecked, JointNormal):
+    """q(f) of several functions."""
 
 
 class _PointwiseNormal(JointNormal):
@@ -212,6 +239,29 @@ class _PointwiseNormal(JointNormal):
     @property
     def variance(self) -> Tensor:
         return self._variance
+
+
+def _mixed(wrapper: LMCVariationalStrategy, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    r"""
+    The linear mixture :math:`f_p = \sum_k a_{kp} g_k` of latent functions, point by point.
+
+    :param wrapper: The strategy that mixes them.
+    :param mean: The means of the latent functions (`*T x N x K`).
+    :param variance: Their variances (`*T x N x K`).
+    :return: The mean (`*T x N x P`) and the covariance at each point (`*T x N x P x P`).
+    """
+    A = wrapper.lmc_coefficients  # (K, P)
+    covar = A.mT @ (variance.unsqueeze(-1) * A)  # (*T, N, P, P)
+    return mean @ A, covar + wrapper.jitter_val * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+
+
+def _noise_of_outputs(likelihood: MultitaskGaussianLikelihood) -> Tensor:
+    """The noise variance of each output (`P`)."""
+    noise = likelihood.noise if likelihood.has_global_noise else 0.0
+    if not likelihood.has_task_noise:
+        return noise
+    of_outputs = likelihood.task_noise_covar.diagonal() if likelihood.rank else likelihood.task_noises
+    return noise + of_outputs
 
 
 def _covariance(variance: Tensor, num_dims: int) -> LinearOperator:
@@ -250,6 +300,7 @@ def _without_values() -> Iterator[None]:
             gpytorch.settings.trace_mode(True),
             linear_operator.settings.trace_mode(True),
             _NoComparisons(),
+            unvalidated_distributions(),
         ):
             stack.enter_context(context)
         yield

@@ -75,7 +75,7 @@ def cholesky_inverse(L, upper: bool = False):
     return op.MatMul(op.Transpose(inverse, perm=[*dims[:-2], dims[-1], dims[-2]]), inverse)
 
 
-# onnxruntime has the operators for these two in float32 alone.
+# onnxruntime has the operators for these three in float32 alone.
 
 
 def leaky_relu(x, negative_slope: float = 0.01):
@@ -86,6 +86,11 @@ def softplus(x, beta: float = 1.0, threshold: float = 20.0):
     beta = op.CastLike(beta, x)
     z = x * beta
     return (op.Max(z, op.CastLike(0.0, x)) + op.Log(op.Exp(-op.Abs(z)) + op.CastLike(1.0, x))) / beta
+
+
+def erf(x):
+    # which is right to 1e-7
+    return op.CastLike(op.Erf(op.Cast(x, to=FLOAT.dtype)), x)
 
 
 def _expect(is_lower: bool) -> None:
@@ -101,4 +106,5 @@ TRANSLATIONS: "dict[Callable[..., Any], Callable[..., Any]]" = {
     torch.ops.aten.cholesky_inverse.default: cholesky_inverse,
     torch.ops.aten.leaky_relu.default: leaky_relu,
     torch.ops.aten.softplus.default: softplus,
+    torch.ops.aten.erf.default: erf,
 }

@@ -7,14 +7,17 @@ import helpers
 import pytest
 import torch
 from gpytorch.likelihoods import BernoulliLikelihood, GaussianLikelihood, MultitaskGaussianLikelihood
+from gpytorch.variational import LMCVariationalStrategy
 
 from gpytorch_sgpvae import (
     GPVAE,
+    MLP,
     SGPVAE,
     VAE,
     BernoulliObservations,
     CategoricalObservations,
     FactorNet,
+    GaussianObservations,
     LogNormalObservations,
     MarkovGPVAE,
     NegativeBinomialObservations,
@@ -174,22 +177,58 @@ def test_a_linear_decoder_with_gaussian_noise_needs_no_samples():
     assert_equal(few, eager(model.model, model.likelihood, PredictionModule(model), *inputs))
 
 
-@pytest.mark.parametrize("kind", ["single", "bernoulli", "independent", "LMC"])
-def test_gpytorchs_likelihoods_with_marginals_in_closed_form(kind):
+def gpytorch_model(kind):
+    """A model with GPyTorch's likelihood and wrapper, and a context's outputs."""
     if kind in ("single", "bernoulli"):
-        model = helpers.Model(torch.rand(5, 1), FactorNet(1, None)).double().eval()
+        model = helpers.Model(torch.rand(5, 1), FactorNet(1, None))
         likelihood = GaussianLikelihood() if kind == "single" else BernoulliLikelihood()
         y = torch.randint(2, (6,)).double()
     else:
-        model = helpers.Model(torch.rand(5, 1), FactorNet(3, 3 if kind == "independent" else 2)).double().eval()
+        model = helpers.Model(torch.rand(5, 1), FactorNet(3, 3 if kind == "independent" else 2))
         if kind == "LMC":
-            strategy = gpytorch.variational.LMCVariationalStrategy(model.strategy, num_tasks=3, num_latents=2)
-            model.variational_strategy = strategy.double().eval()
-        likelihood, y = MultitaskGaussianLikelihood(num_tasks=3), torch.randn(6, 3).double()
-    likelihood = likelihood.double().eval()
+            model.variational_strategy = LMCVariationalStrategy(model.strategy, num_tasks=3, num_latents=2)
+        noise = {"has_task_noise": False} if kind == "independent" else {"rank": 1}
+        likelihood, y = MultitaskGaussianLikelihood(num_tasks=3, **noise), torch.randn(6, 3).double()
+        y[2, 1] = torch.nan
+    return model.double().eval(), likelihood.double().eval(), y
+
+
+KINDS = ["single", "bernoulli", "independent", "LMC"]
+
+
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning", "ignore:likelihood.num_data isn't set"
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_gpytorchs_likelihoods_with_marginals_in_closed_form(kind):
+    model, likelihood, y = gpytorch_model(kind)
     x, x_context, _ = data()
     expected = likelihood(model(x, context=(x_context, y)))
-    assert_equal(PredictionModule(model, likelihood)(x, x_context, y), (expected.mean, expected.variance))
+    module = PredictionModule(model, likelihood)
+    trace = torch.jit.trace(module, (x[:2] / 2, x_context[:4] / 2, y[:4]), check_trace=False)
+    for predict in (module, trace):
+        assert_equal(predict(x, x_context, y), (expected.mean, expected.variance))
+
+
+@pytest.mark.slow
+@helpers.needs_compile
+@quiet
+@pytest.mark.parametrize("kind", ["bernoulli", "LMC"])
+def test_gpytorchs_likelihoods_in_onnx(kind, tmp_path):
+    model, likelihood, y = gpytorch_model(kind)
+    x, x_context, _ = data()
+    to_onnx(PredictionModule(model, likelihood), (x[:2] / 2, x_context[:4] / 2, y[:4]), tmp_path / "model.onnx")
+    expected = likelihood(model(x, context=(x_context, y)))
+    outputs = run(tmp_path / "model.onnx", (x, x_context, y), ["y_mean", "y_variance"])
+    assert_equal(outputs, (expected.mean.detach(), expected.variance.detach()))
+
+
+def test_a_decoder_reads_as_many_functions_as_LMC_mixes():
+    model, _, y = gpytorch_model("LMC")  # two functions, of which it makes three
+    likelihood = DecoderLikelihood(MLP(3, 3, (4,)), GaussianObservations(3)).double().eval()
+    x, x_context, _ = data()
+    module = PredictionModule(model, likelihood)
+    assert_equal(module(x, x_context, y), eager(model, likelihood, module, x, x_context, y))
 
 
 def test_a_module_is_a_copy_that_records_no_gradient_and_is_saved():
