@@ -214,7 +214,8 @@ def make_windows(series: Series, benchmark: Benchmark, pattern: str, rate: float
         truth = ((part - mean) / stddev)[:whole].reshape(-1, benchmark.length, len(mean))  # (T, N, P)
         hidden = PATTERNS[pattern](truth.shape, rate, benchmark, random)
         sets.append(Windows(torch.tensor(truth), torch.tensor(np.where(hidden, np.nan, truth))))
-    return WindowData(*sets, series.outputs, torch.tensor(mean), torch.tensor(stddev))
+    train, validation, test = sets
+    return WindowData(train, validation, test, series.outputs, torch.tensor(mean), torch.tensor(stddev))
 
 
 Shape = tuple[int, ...]

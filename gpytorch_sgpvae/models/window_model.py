@@ -108,9 +108,8 @@ def _matern(nu: float, lengthscale: float) -> MaternKernel:
 
 
 def _options(num_shared: int, num_outputs: int, perceptrons: bool) -> dict[str, Any]:
-    decoder: torch.nn.Module = PrivateLinear(num_shared, num_outputs, NUM_PRIVATE)
-    if perceptrons:
-        decoder = LinearPlus(MLP(num_shared, num_outputs), start=0.0, linear=decoder)
+    linear = PrivateLinear(num_shared, num_outputs, NUM_PRIVATE)
+    decoder = LinearPlus(MLP(num_shared, num_outputs), start=0.0, linear=linear) if perceptrons else linear
     return {"network": "jointfactornet", "decoder": decoder, "num_private": NUM_PRIVATE}
 
 
