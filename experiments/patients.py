@@ -247,7 +247,7 @@ class Units(NamedTuple):
         return torch.where(IS_POSITIVE, y / cycle.exp(), y - cycle)
 
     def denormalize(self, x: Tensor, prediction: Prediction) -> Prediction:
-        """The way back: the hour of the day, then the units."""
+        """Undo :meth:`normalize`: first the hour of the day, then the units."""
         return prediction.transform(shifted, harmonics(x) @ self.weights).rescale(*self.normalizer)
 
 

@@ -81,7 +81,7 @@ class GivenTable:
 
     def asked(self, holes: np.ndarray) -> np.ndarray:
         """
-        Those holes that are to be filled (`N x P`).
+        The holes that are to be filled (`N x P`).
 
         :param holes: True for entries that are missing (`N x P`).
         """

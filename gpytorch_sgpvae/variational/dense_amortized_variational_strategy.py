@@ -96,7 +96,7 @@ class DenseEncoding(Encoding):
         return self.prior if self.prior.batch_shape == batch else self.prior.expand(batch)
 
     def absorb(self, context: Context) -> DenseEncoding:
-        """In the cubic cost of all points together: their matrices are factorized anew."""
+        """Absorb new points at the cubic cost of all points together: their matrices are factorized anew."""
         further = self.strategy.sites_of_further(context, self.tasks)
         x = torch.cat([part.expand(*self.tasks, *part.shape[-2:]) for part in (self.x, context.x)], dim=-2)
         batch = self.posterior.weights.shape[:-1]
