@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder=folder,
         seeds=parsed.seeds,
         again=parsed.again,
+        files=parsed.files,
     )
     for name in parsed.studies or [name for name in STUDIES if parsed.quick or name not in LONG]:
         print(STUDIES[name](options).write(name, folder, options), flush=True)
@@ -85,6 +86,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         choices=IMPUTERS,
         default=[],
         help="imputers of the study `tables` whose results are deleted first, of all seeds, to be measured anew",
+    )
+    parser.add_argument(
+        "--files", type=int, help="of the study `large`, of 250,000 rows each (default: 80, twenty million rows)"
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything runs: no results")
     parser.add_argument(

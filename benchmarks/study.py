@@ -40,6 +40,7 @@ class Options:
     :param folder: Folder of the results, for studies that keep single runs there too.
     :param seeds: How many runs a study of accuracy has that differ in their seeds alone.
     :param again: Imputers whose runs are forgotten and run anew.
+    :param files: Files of the table of the study `large`, if not the usual number.
     """
 
     shapes: dict[str, Shape]
@@ -50,6 +51,7 @@ class Options:
     folder: Path
     seeds: int
     again: Sequence[str] = ()
+    files: int | None = None
 
     @property
     def weather(self) -> Shape:

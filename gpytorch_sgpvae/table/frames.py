@@ -91,6 +91,25 @@ class GivenFrame:
         return polars.from_pandas(result)
 
 
+class GivenEncodedFrame(GivenFrame):
+    """A table of pandas with columns in Arrow's dictionary encoding. While one works with it they are categories."""
+
+    def __init__(self, table: pd.DataFrame, frame: pd.DataFrame, features: Sequence[str] | None):
+        frame = frame.copy(deep=False)
+        for place in np.flatnonzero([_is_dictionary(kind) for kind in frame.dtypes]):
+            labels = frame.iloc[:, place].to_numpy(dtype=object, na_value=None)  # pandas cannot encode holes directly
+            frame.isetitem(int(place), pd.Categorical(labels))
+        super().__init__(table, frame, features)
+
+    def filled(self, result: pd.DataFrame, cells: Cells) -> pd.DataFrame:
+        return super().filled(self.made(result), cells)
+
+    def made(self, result: pd.DataFrame, typed: bool = True) -> pd.DataFrame:
+        kinds = dict(zip(self.frame.columns, self.table.dtypes, strict=True))
+        like = {name: kinds[name] for name in result.columns if _is_dictionary(kinds.get(name))}
+        return result.astype(like) if typed else result
+
+
 class GivenArray(GivenFrame):
     """An array of two dimensions. What is made of it are arrays too, whose columns have no names."""
 
@@ -173,6 +192,22 @@ class GivenPolarsFrame(GivenArrowTable):
         return result.with_columns(result[name].cast(kinds[name]) for name in texts)
 
 
+class GivenLazyFrame(GivenPolarsFrame):
+    """A query of Polars. It is collected, and what is made of it are queries too, of tables in memory."""
+
+    def filled(self, result: pd.DataFrame, cells: Cells) -> Any:
+        return super().filled(result, cells).lazy()
+
+    def emptied(self, result: pd.DataFrame, cells: Cells) -> Any:
+        return super().emptied(result, cells).lazy()
+
+    def made(self, result: pd.DataFrame, typed: bool = True) -> Any:
+        return super().made(result, typed).lazy()
+
+    def contained(self, filled: Any, result: pd.DataFrame, container: str) -> Any:
+        return filled if container == "default" else super().contained(filled.collect(), result, container)
+
+
 def read_frame(table: Any) -> GivenFrame:
     """
     Read a table: of pandas, Polars or pyarrow, or what NumPy can make an array of two dimensions of. Columns without
@@ -189,15 +224,17 @@ def read_frame(table: Any) -> GivenFrame:
     """
     library, kind = type(table).__module__.split(".")[0], type(table).__name__
     if isinstance(table, pd.DataFrame):
+        given = GivenEncodedFrame if any(map(_is_dictionary, table.dtypes)) else GivenFrame
         if table.shape[1] and not any(isinstance(name, str) for name in table.columns):
-            return GivenFrame(table, table.set_axis(number_names(table.shape[1]), axis=1), None)
-        return GivenFrame(table, table, [str(name) for name in table.columns])
+            return given(table, table.set_axis(number_names(table.shape[1]), axis=1), None)
+        return given(table, table, [str(name) for name in table.columns])
     if (library, kind) == ("pyarrow", "Table"):
         return GivenArrowTable(table, _as_pandas(table), table.column_names)
     if (library, kind) == ("polars", "DataFrame"):
         return GivenPolarsFrame(table, _as_pandas(table), table.columns)
     if (library, kind) == ("polars", "LazyFrame"):
-        raise TableError("A LazyFrame has no rows before it is collected: call its collect(), and give what that is.")
+        collected = table.collect()
+        return GivenLazyFrame(collected, _as_pandas(collected), collected.columns)
     is_array = hasattr(table, "__array__") or hasattr(table, "toarray") or isinstance(table, (list, tuple))
     if library in ("polars", "pyarrow") or isinstance(table, pd.Series) or not is_array:
         raise TableError(
@@ -253,6 +290,11 @@ def number_names(count: int) -> list[str]:
     :param count: The number of columns.
     """
     return [f"x{number}" for number in range(count)]
+
+
+def _is_dictionary(kind: Any) -> bool:
+    """Whether a type of a column of pandas is Arrow's for labels that are written once."""
+    return isinstance(kind, pd.ArrowDtype) and str(kind).startswith("dictionary")
 
 
 def _as_pandas(table: Any) -> pd.DataFrame:

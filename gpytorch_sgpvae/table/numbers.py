@@ -170,6 +170,8 @@ def _may_hold_text(column: pd.Series) -> bool:
 def _coerce(column: pd.Series) -> np.ndarray:
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(object)
+    elif isinstance(column.dtype, pd.ArrowDtype) and str(column.dtype).startswith("decimal"):
+        column = column.astype("double[pyarrow]")  # where there are holes, pandas loses them
     values = pd.to_numeric(column, errors="coerce")
     if types.is_complex_dtype(values.dtype):
         return np.where(np.imag(values) == 0, np.real(values), np.nan)

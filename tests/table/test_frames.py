@@ -98,9 +98,16 @@ class TestPolars:
             assert masked[name].filter(mask[name]).null_count() == mask[name].sum() > 0
             assert masked[name].filter(~mask[name]).equals(frame[name].filter(~mask[name]))
 
-    def test_a_lazy_frame_is_refused_with_what_to_do(self, dated, frame):
-        with pytest.raises(TableError, match=r"LazyFrame has no rows before it is collected: call its collect\(\)"):
-            dated.transform(frame.lazy())
+    def test_what_is_made_of_a_lazy_frame_is_lazy(self, dated, frame):
+        lazy = frame.lazy()
+        filled = dated.transform(lazy)
+        assert isinstance(filled, polars.LazyFrame)
+        assert filled.collect().equals(dated.transform(frame))
+        made = [dated.forecast(lazy, 1), dated.scores(lazy), *dated.hide(lazy), *dated.sample(lazy, 1)]
+        assert all(isinstance(part, polars.LazyFrame) for part in made)
+        chosen = SGPVAEImputer(**dated.get_params())._take(dated.fitted_)
+        assert isinstance(chosen.set_output(transform="polars").transform(lazy), polars.DataFrame)
+        assert isinstance(chosen.set_output(transform="pandas").transform(lazy.drop("parts")), pd.DataFrame)
 
     def test_without_holes_it_comes_back_as_it_is(self, dated, frame):
         filled = dated.transform(frame)
@@ -137,6 +144,33 @@ class TestArrow:
         known = table.notna()
         for name in OUTPUTS:
             assert (filled[name][known[name]] == table[name][known[name]]).all()
+
+
+class TestPandas:
+    def test_decimals_of_arrow_are_numbers_with_as_many_places(self):
+        table = make_table(num_tasks=4)
+        prices = pd.ArrowDtype(pyarrow.decimal128(7, 2))
+        table["temp"] = table["temp"].round(2).astype("double[pyarrow]").astype(prices)
+        filled = make_imputer(max_epochs=1).fit_transform(table)
+        assert filled["temp"].dtype == prices
+        assert filled["temp"].notna().all()
+        known = table["temp"].notna()
+        assert (filled["temp"] == table["temp"])[known].all()
+
+    def test_columns_in_arrows_dictionary_encoding_are_labels_and_stay_encoded(self):
+        labels = make_table(num_tasks=4)
+        encoded = pd.ArrowDtype(pyarrow.dictionary(pyarrow.int32(), pyarrow.string()))
+        table = labels.astype({"sky": encoded, "site": encoded})
+        imputer = make_imputer(max_epochs=1).fit(table)
+        filled = imputer.transform(table, intervals=True)
+        assert imputer.families_["sky"] == "category"
+        assert filled[table.columns].dtypes.equals(table.dtypes)
+        assert filled["sky"].notna().all()
+        assert (filled["sky"] == table["sky"])[table["sky"].notna()].all()
+        expected = make_imputer(max_epochs=1).fit_transform(labels)
+        np.testing.assert_array_equal(filled["sky"].astype(object), expected["sky"].astype(object))
+        assert set(imputer.predict(table)["sky"]) <= set(labels["sky"].dropna())
+        assert imputer.hide(table)[0].dtypes.equals(table.dtypes)
 
 
 @pytest.mark.parametrize("other", [{"a": [1]}, "table.csv", pd.Series([1.0, 2.0]), polars.Series([1.0]), 7, None])
