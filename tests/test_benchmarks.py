@@ -28,6 +28,7 @@ from benchmarks.studies.coefficients import fit
 from benchmarks.studies.growth import slope
 from benchmarks.study import Goal
 from benchmarks.turns import take_turns
+from experiments.runs import ResultFile
 from experiments.runs import Run as ExperimentRun
 from gpytorch_sgpvae.training import SGPVAEModule, TaskDataset, TaskLoader, make_trainer
 from gpytorch_sgpvae.training.quiet import quiet_lightning
@@ -373,6 +374,11 @@ strategy = AmortizedVariationalStrategy(AmortizedVariationalDistribution(FactorN
 persist_context(model, (x, y))
 model(x)
 '''
+
+
+def test_the_committed_study_of_swaps_is_complete():
+    runs = ResultFile(dropin.STUDY, FOLDER.parent / "results").read()
+    assert set(dropin.planned(dropin.MOST_SEEDS, quick=False)) == set(runs)
 
 
 def test_a_line_in_place_of_another_is_one_change_and_an_import_statement_is_one_line():

@@ -11,11 +11,25 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 pytest.importorskip("botorch")
 
-from botorch.acquisition import LogExpectedImprovement, qKnowledgeGradient, qLogNoisyExpectedImprovement
+from botorch.acquisition import (
+    LogExpectedImprovement,
+    PosteriorMean,
+    UpperConfidenceBound,
+    qKnowledgeGradient,
+    qLogExpectedImprovement,
+    qLogNoisyExpectedImprovement,
+)
 from botorch.acquisition.active_learning import qNegIntegratedPosteriorVariance
-from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.acquisition.max_value_entropy_search import qLowerBoundMaxValueEntropy
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.acquisition.multi_step_lookahead import qMultiStepLookahead
+from botorch.acquisition.objective import GenericMCObjective, ScalarizedPosteriorTransform
+from botorch.acquisition.risk_measures import CVaR
+from botorch.generation import MaxPosteriorSampling
 from botorch.models import SingleTaskGP
+from botorch.models.model import ModelList
 from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms.input import InputPerturbation
 from botorch.optim import optimize_acqf
 from botorch.posteriors import GPyTorchPosterior
 from botorch.sampling.get_sampler import get_sampler
@@ -186,6 +200,18 @@ def test_transforms_learn_from_the_context_as_in_the_exact_gp_and_stay_as_they_a
     assert again.outcome_transform.means == Y.mean()
 
 
+def test_perturbed_inputs_are_for_predictions_and_not_for_data(data):
+    model, perturbations = exact(), torch.tensor([[0.0, 0.0], [0.1, -0.2], [0.3, 0.0]])
+    plain = AmortizedSurrogate(model, data)
+    perturbed = AmortizedSurrogate(model, data, input_transform=InputPerturbation(perturbations))
+    X = torch.rand(2, 2)
+    expected = plain.posterior((X.unsqueeze(1) + perturbations).flatten(0, 1))
+    torch.testing.assert_close(perturbed.posterior(X).mean, expected.mean)
+    torch.testing.assert_close(perturbed.posterior(X).variance, expected.variance)
+    acquisition = qLogExpectedImprovement(perturbed, best_f=0.0, objective=CVaR(alpha=0.5, n_w=3))
+    assert acquisition(torch.rand(5, 1, 2)).isfinite().all()
+
+
 # --- what amortized models add
 
 
@@ -302,6 +328,39 @@ def test_every_acquisition_function_can_be_optimized(case, name):
     assert candidates.shape == (q, 2)
     assert candidates.isfinite().all()
     assert value.isfinite()
+
+
+def test_several_surrogates_of_other_kinds_are_one_model():
+    amounts, successes = make("counts"), make("flags")
+    model = ModelList(amounts, successes)
+    bounds, X = torch.tensor([[0.0, 0.0], [1.0, 1.0]]), amounts.context.x
+    improvement = qLogExpectedImprovement(
+        model,
+        best_f=amounts.context.filled.max(),
+        objective=GenericMCObjective(lambda Y, X=None: Y[..., 0]),
+        constraints=[lambda Y: 0.5 - Y[..., 1]],  # at least every second time
+    )
+    hypervolume = qLogNoisyExpectedHypervolumeImprovement(model, torch.zeros(2), X, prune_baseline=True)
+    for acquisition in (improvement, hypervolume):
+        candidates, value = optimize_acqf(acquisition, bounds, 2, num_restarts=1, raw_samples=2, options={"maxiter": 2})
+        assert candidates.shape == (2, 2)
+        assert value.isfinite()
+
+
+@pytest.mark.parametrize("case", ["gaussian", "counts", "flags"])
+def test_further_ways_to_choose_a_point(case):
+    surrogate, candidates = make(case), torch.rand(20, 2)
+    assert MaxPosteriorSampling(surrogate)(candidates, num_samples=3).shape == (3, 2)
+    for acquisition in (
+        UpperConfidenceBound(surrogate, beta=2.0),
+        PosteriorMean(surrogate),
+        qLowerBoundMaxValueEntropy(surrogate, candidates),
+        qMultiStepLookahead(surrogate, batch_sizes=[1], num_fantasies=[2]),
+    ):
+        q = getattr(acquisition, "get_augmented_q_batch_size", lambda q: q)(1)
+        X = torch.rand(3, q, 2, requires_grad=True)
+        (gradient,) = torch.autograd.grad(acquisition(X).sum(), X)
+        assert gradient.isfinite().all()
 
 
 def test_gradients_reach_the_points_of_every_kind_of_fantasy(surrogate):

@@ -442,3 +442,11 @@ class TestPyro:
             inside = model(x)
         outside = condition(model, (x, y))
         assert torch.equal(inside.mean, outside.model.variational_strategy(x, context=outside.encoding).mean)
+
+
+@pytest.mark.parametrize("kernel", [gpytorch.kernels.RBFKernelGrad, gpytorch.kernels.RBFKernelGradGrad])
+@pytest.mark.parametrize("num_latents", [None, 2])
+def test_a_kernel_with_several_values_for_an_input_is_an_error(kernel, num_latents):
+    model = helpers.Model(torch.rand(5, 2), FactorNet(2, num_latents), lambda batch: kernel(batch_shape=batch))
+    with pytest.raises(ValueError, match="expected one value of each latent function at each input"):
+        model(torch.rand(4, 2), context=(torch.rand(7, 2), torch.randn(7, 2)))

@@ -363,6 +363,13 @@ def test_errors_about_names_say_what_there_is(sea, imputer):
         imputer.sample(sea.expand_dims("sample"), 2)
 
 
+def test_errors_about_names_that_nothing_is_read_of(sea, imputer):
+    with pytest.raises(TableError, match=r"asked for at latitude, .*its inputs are time, lat, lon"):
+        imputer.predict({"latitude": [40.5]}, context=sea)
+    with pytest.raises(TableError, match=r"1 is the name of a dimension or variable, and a int: .*rename\({1: 'x'}\)"):
+        GridImputer().fit(xr.DataArray(sea.sst.isel(lat=0).values, dims=("time", 1)))
+
+
 def test_errors_about_kinds_say_what_is_expected(sea, imputer):
     with pytest.raises(TableError, match=r"Expected an xarray DataArray or Dataset, got a DataFrame"):
         GridImputer().fit(sea.to_dataframe())

@@ -31,6 +31,8 @@ LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 # Where learning rates are tried: on a data set in full, and on one in minibatches.
 TRIED = ("multitask_lmc", "predictive_likelihood")
 SHOWN = "svgp_regression"
+# Labels of the axis of seconds.
+RATIOS = (0.2, 0.5, 1, 2, 5)
 YES, CHANGED, NO, NOT_RUN = "yes", "with a change", "no", "-"
 LABELS = {ORIGINAL: "GPyTorch", SWAPPED: "ours"}
 BY_NAME = {notebook.name: notebook for notebook in NOTEBOOKS}
@@ -245,6 +247,7 @@ def _draw_differences(axes: Axes, rows: Rows, names: list[str]) -> None:
             axes.plot(gain, row, "o", color=COLOURS[0 if gain >= 0 else 1])
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xscale("symlog", linthresh=0.1)
+    axes.margins(x=0.1)
     axes.set_yticks(range(len(names)), [BY_NAME[name].title.replace("`", "") for name in names])
     axes.invert_yaxis()
     axes.set(xlabel="nats per held-out value that ours is better", title="Predictions")
@@ -257,6 +260,8 @@ def _draw_seconds(axes: Axes, rows: Rows, names: list[str]) -> None:
         axes.plot(swapped / original, row, "o", color=COLOURS[0 if swapped <= original else 1])
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xscale("log")
+    axes.set_xticks(RATIOS, [f"{ratio:g}" for ratio in RATIOS])
+    axes.minorticks_off()
     axes.set_yticks(range(len(names)), [])
     axes.invert_yaxis()
     axes.set(xlabel="seconds, ours over GPyTorch's", title="Seconds")

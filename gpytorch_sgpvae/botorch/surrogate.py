@@ -234,7 +234,10 @@ class AmortizedSurrogate(Model, FantasizeMixin):
             if seen_X is None or seen_Y is None:
                 seen_X, seen_Y = X.new_empty(0, X.shape[-1]), X.new_empty(0, self._all_outputs)
             else:
-                seen_X = self.transform_inputs(seen_X)
+                if hasattr(self, "input_transform"):
+                    # without what is for predictions alone, such as perturbed inputs
+                    input_transform: Any = self.input_transform
+                    seen_X = input_transform.preprocess_transform(seen_X)
                 if hasattr(self, "outcome_transform"):
                     outcome_transform: Any = self.outcome_transform
                     seen_Y, _ = outcome_transform(seen_Y, X=seen_X)

@@ -257,11 +257,12 @@ def _mixed(wrapper: LMCVariationalStrategy, mean: Tensor, variance: Tensor) -> t
 
 def _noise_of_outputs(likelihood: MultitaskGaussianLikelihood) -> Tensor:
     """The noise variance of each output (`P`)."""
-    noise = likelihood.noise if likelihood.has_global_noise else 0.0
-    if not likelihood.has_task_noise:
-        return noise
-    of_outputs = likelihood.task_noise_covar.diagonal() if likelihood.rank else likelihood.task_noises
-    return noise + of_outputs
+    parts = []
+    if likelihood.has_global_noise:
+        parts.append(likelihood.noise)
+    if likelihood.has_task_noise:
+        parts.append(likelihood.task_noise_covar.diagonal() if likelihood.rank else likelihood.task_noises)
+    return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
 
 
 def _covariance(variance: Tensor, num_dims: int) -> LinearOperator:

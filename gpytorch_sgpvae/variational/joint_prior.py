@@ -16,6 +16,8 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 
+from .._compat import is_compiling
+
 # The most entries that a dense matrix of all tasks may have before one of the tasks is tried alone.
 MOST_ENTRIES = 2**26
 
@@ -151,7 +153,9 @@ def joint_prior(
     depth = 3 if has_latents else 2
 
     def call(parts: Sequence[Tensor]) -> JointPrior:
-        joint = forward(torch.cat([_flatten(x, depth) for x in parts], dim=-2))
+        rows = torch.cat([_flatten(x, depth) for x in parts], dim=-2)
+        joint = forward(rows)
+        _check_size(joint, rows.shape[-2])
         return JointPrior(joint, [x.shape[:-depth] for x in parts], [x.shape[-2] for x in parts])
 
     def call_one(task: tuple[int, ...]) -> JointPrior:
@@ -167,6 +171,19 @@ def joint_prior(
         if prior.is_lazy:
             return prior
     return StackedPrior([call_one(task) for task in every_task], tasks)
+
+
+def _check_size(joint: MultivariateNormal, num_rows: int) -> None:
+    """Raise unless `forward` made one value of each input, which a kernel with derivatives does not."""
+    if is_compiling():
+        return
+    size = joint.lazy_covariance_matrix.shape[-1]
+    if size != num_rows:
+        raise ValueError(
+            f"The model's forward made a covariance matrix of {size} x {size} of {num_rows} inputs: expected one value "
+            "of each latent function at each input. Kernels with several values for an input, such as RBFKernelGrad "
+            "and MultitaskKernel, have no place here; several functions are a batch dimension of the kernel."
+        )
 
 
 def _flatten(x: Tensor, depth: int) -> Tensor:

@@ -10,6 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from ..table import TableError
+from ..table.errors import listed
 from .grids import Grid, Roles, check_places, get_variable, has
 
 # What is added for an output, with the name of the output; and those of the kinds that are in its units.
@@ -133,7 +134,10 @@ def places_of(at: Mapping[Hashable, Any] | xr.DataArray | xr.Dataset, known: xr.
             f"coordinates, got a {type(at).__name__}."
         )
     own = {*places.dims, *places.variables}
-    for name in [*roles.columns_of(known), *roles.covariates]:
+    needed_names = [*roles.columns_of(known), *roles.covariates]
+    if places is not at and not isinstance(at, xr.DataArray):
+        _check_read(at, places, needed_names)
+    for name in needed_names:
         if has(places, name):
             continue
         variable = get_variable(known, name)
@@ -169,6 +173,18 @@ def describe(variable: xr.Variable, column: str, name: str, data: xr.Dataset) ->
 def as_type(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Floating-point numbers in the type of the output that they belong to."""
     return values.astype(dtype, copy=False) if values.dtype.kind == dtype.kind == "f" else values
+
+
+def _check_read(at: Mapping[Hashable, Any], places: xr.Dataset, names: list[str]) -> None:
+    """Raise if a coordinate was given by a name that nothing is read of: it is misspelled, most likely."""
+    read = {name.partition(".")[0] for name in names} | set(names)
+    dims = {dim for name in read if name in places.variables for dim in places[name].dims}
+    unread = [name for name in at if name not in read | dims]
+    if unread:
+        raise TableError(
+            f"Outputs were asked for at {listed(unread)}, which the model does not know: its inputs are "
+            f"{listed(names)}."
+        )
 
 
 def _read(data: xr.Dataset, roles: Roles) -> tuple[Grid, pd.DataFrame]:

@@ -50,6 +50,7 @@ class Roles:
         for what, names in (("outputs", outputs), ("inputs", inputs), ("covariates", covariates)):
             if isinstance(names, str):
                 raise TableError(f"{what} must be a list of names, got {names!r}.")
+        _check_names(data)
         outputs = _usual_outputs(data, covariates) if outputs is None else outputs
         for name in outputs:
             _check_output(data, name)
@@ -194,6 +195,16 @@ def has(data: xr.Dataset, name: Hashable) -> bool:
 
 def _dims(variable: Any) -> str:
     return f"({listed(variable.dims)})"
+
+
+def _check_names(data: xr.Dataset) -> None:
+    """Raise unless all names are texts, as those of a table's columns are."""
+    for name in (*data.sizes, *data.variables):
+        if not isinstance(name, str):
+            raise TableError(
+                f"{name!r} is the name of a dimension or variable, and a {type(name).__name__}: make it a text, by "
+                f"data.rename({{{name!r}: 'x'}})."
+            )
 
 
 def _usual_outputs(data: xr.Dataset, covariates: Sequence[str]) -> list[str]:
