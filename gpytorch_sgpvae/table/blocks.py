@@ -16,8 +16,8 @@ MOST_ENTRIES, MOST_VALUES = 1600, 4000
 MOST_ROWS, MARGIN_ROWS = 10_000, 1000
 # Rows that a sparse model predicts at a time.
 ROWS_AT_A_TIME = 2000
-# The part of a block that is predicted, of what it is conditioned on.
-CORE_SHARE = 0.5
+# The parts of what a block is conditioned on: rows that are predicted, and at most, the ends of their gaps.
+CORE_SHARE, ENDS_SHARE = 0.5, 0.25
 # Short series share a call of a Markov model with up to this many rows together, padding included. Small blocks share
 # a call of a dense model with up to this many numbers in their matrices.
 ROWS_TOGETHER, NUMBERS_TOGETHER = 8_000, 2**20
@@ -45,11 +45,16 @@ class Block:
 
 
 def blocks_in_space(
-    x: np.ndarray, counts: np.ndarray, values: int, is_asked: np.ndarray, lengthscales: np.ndarray
+    x: np.ndarray,
+    counts: np.ndarray,
+    values: int,
+    is_asked: np.ndarray,
+    lengthscales: np.ndarray,
+    ends: np.ndarray | None = None,
 ) -> Iterator[Block]:
     """
     Blocks of rows that are near each other, with the rows around them, of a task of any size: no matrix gets larger
-    than :data:`MOST_ENTRIES`.
+    than :data:`MOST_ENTRIES`. The ends of long gaps belong to a block wherever they are.
 
     :param x: Inputs (`N x D`).
     :param counts: Known entries of each row (`N`).
@@ -57,6 +62,7 @@ def blocks_in_space(
     :param is_asked: True for the rows to be predicted (`N`).
     :param lengthscales: The distance in each input over which rows are near; infinite for inputs without a distance
         (`D`).
+    :param ends: See :func:`ends_of_gaps`; None if there are no series.
     """
     scaled = _scaled(x, lengthscales)
     cost = np.maximum(counts, values * MOST_ENTRIES / MOST_VALUES)
@@ -67,7 +73,30 @@ def blocks_in_space(
     for core in _halves(scaled, cost, np.arange(len(x)), CORE_SHARE * MOST_ENTRIES):
         asked = core[is_asked[core]]
         if len(asked):
-            yield Block(_around(scaled, cost, (counts > 0) | is_asked, asked), asked)
+            beside = np.zeros(0, dtype=int) if ends is None else _most_wanted(ends[asked], cost)
+            yield Block(_around(scaled, cost, counts > 0, asked, beside), asked)
+
+
+def ends_of_gaps(series: np.ndarray, times: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """
+    The row before and the row after each missing entry in which its output is known, in the same series, however far
+    away; -1 for known entries, and where there is none (`N x 2 P`).
+
+    :param series: The number of each row's series (`N`).
+    :param times: (`N`).
+    :param known: True for known entries (`N x P`).
+    """
+    order = np.lexsort((times, series))
+    own, is_known = series[order], known[order]
+    position = np.arange(len(order))[:, None]
+    before = np.maximum.accumulate(np.where(is_known, position, -1), 0)
+    after = np.minimum.accumulate(np.where(is_known, position, len(order))[::-1], 0)[::-1]
+    ends = np.full((len(order), 2 * known.shape[1]), -1, dtype=np.int32)
+    for found, columns in ((before, slice(None, known.shape[1])), (after, slice(known.shape[1], None))):
+        inside = found.clip(0, max(len(order) - 1, 0))
+        is_end = ~is_known & (found == inside) & (own[inside] == own[:, None])
+        ends[order, columns] = np.where(is_end, order[inside], -1)
+    return ends
 
 
 def blocks_in_time(times: np.ndarray, is_asked: np.ndarray) -> Iterator[Block]:
@@ -163,12 +192,23 @@ def _halves(scaled: np.ndarray, cost: np.ndarray, rows: np.ndarray, most: float)
         yield from _halves(scaled, cost, half, most)
 
 
-def _around(scaled: np.ndarray, cost: np.ndarray, useful: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """The rows asked for, and those nearest to the box that they are in."""
+def _most_wanted(ends: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    """The ends of the longest gaps, as many as have room."""
+    rows, times = np.unique(ends[ends >= 0], return_counts=True)
+    rows = rows[np.argsort(-times, kind="stable")]
+    return rows[: int(np.searchsorted(cost[rows].cumsum(), ENDS_SHARE * MOST_ENTRIES, side="right"))]
+
+
+def _around(
+    scaled: np.ndarray, cost: np.ndarray, is_known: np.ndarray, asked: np.ndarray, beside: np.ndarray
+) -> np.ndarray:
+    """The rows asked for, those that belong to them, and those nearest to the box that they are in."""
     low, high = scaled[asked].min(0), scaled[asked].max(0)
     outside = np.maximum(np.maximum(low - scaled, scaled - high), 0.0)
     distance = np.square(outside).sum(1)
-    distance[asked] = -1.0
+    distance[~is_known] = np.inf
+    distance[beside] = -1.0
+    distance[asked] = -2.0
     order = np.argsort(distance, kind="stable")
-    order = order[useful[order]]
+    order = order[np.isfinite(distance[order])]
     return np.sort(order[: max(len(asked), len(_first(order, cost, MOST_ENTRIES)))])

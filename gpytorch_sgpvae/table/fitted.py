@@ -17,11 +17,11 @@ from ..context import Context
 from ..likelihoods import Prediction
 from ..models import AmortizedModel
 from ..utils.seeds import derive_seed, seeded
-from .blocks import ROWS_AT_A_TIME, Block, Question, blocks_in_space, blocks_in_time, side_by_side
+from .blocks import ROWS_AT_A_TIME, Block, Question, blocks_in_space, blocks_in_time, ends_of_gaps, side_by_side
 from .calibration import Calibration, gaussian_variance, noise_variance
 from .form import TableForm
 from .model import lengthscales_of
-from .plan import Plan
+from .plan import Plan, number_places
 from .reading import TableReader, TaskTable
 from .trend import Trend
 
@@ -278,8 +278,11 @@ class FittedTable:
             return blocks_in_time(x[:, self.plan.time], is_asked)
         if self.plan.kind == "sparse":
             return iter([Block(np.arange(len(x)), np.flatnonzero(is_asked))])
-        counts = (~np.isnan(y)).sum(1)
-        return blocks_in_space(x, counts, y.shape[1], is_asked, self.lengthscales)
+        known = ~np.isnan(y)
+        ends = None
+        if self.plan.has_places:
+            ends = ends_of_gaps(number_places(x[:, list(self.plan.place)]), x[:, self.plan.time], known)
+        return blocks_in_space(x, known.sum(1), y.shape[1], is_asked, self.lengthscales, ends)
 
 
 def in_order(parts: Sequence[tuple[np.ndarray, Prediction]], rows: np.ndarray | None = None) -> Prediction:

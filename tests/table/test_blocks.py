@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from gpytorch_sgpvae.table import SGPVAEImputer, blocks
-from gpytorch_sgpvae.table.blocks import blocks_in_space, blocks_in_time, side_by_side, window
+from gpytorch_sgpvae.table.blocks import blocks_in_space, blocks_in_time, ends_of_gaps, side_by_side, window
 
 random = np.random.default_rng(0)
 
@@ -50,6 +50,33 @@ def test_a_block_sees_what_is_around_it():
             before, after = block.asked[0] - block.seen[0], block.seen[-1] - block.asked[-1]
             assert abs(before - after) <= 1
             assert before > 300
+
+
+def test_a_block_sees_both_ends_of_a_gap_however_long():
+    """Six stations, one of which is silent for longer than a block lasts, and all of them for as long."""
+    station, hour = (index.ravel() for index in np.meshgrid(range(6), range(2000), indexing="ij"))
+    known = np.ones((12_000, 2), dtype=bool)
+    known[(station == 0) & (hour >= 400) & (hour < 900)] = False
+    known[(hour >= 1200) & (hour < 1700)] = False
+    x, asked = np.stack([station, hour], 1).astype(float), ~known.all(1)
+    ends = ends_of_gaps(station, hour.astype(float), known)
+    found = list(blocks_in_space(x, known.sum(1), 2, asked, np.array([100.0, 1.0]), ends))
+    assert len(found) > 2
+    for block in found:
+        assert known[block.seen].sum() <= blocks.MOST_ENTRIES
+        for first, end, stations in ((400, 900, [0]), (1200, 1700, range(6))):
+            if (hour[block.asked] >= first).any() and (hour[block.asked] < end).all():
+                seen = {*zip(station[block.seen], hour[block.seen], strict=True)}
+                for number in {*stations} & {*station[block.asked]}:
+                    assert {(number, first - 1), (number, end)} <= seen
+
+
+def test_ends_of_gaps_are_those_of_an_output_in_its_series():
+    series, times = np.array([1, 0, 1, 0, 1, 1]), np.array([4.0, 0.0, 1.0, 1.0, 3.0, 2.0])
+    known = np.array([[1, 0], [1, 1], [1, 1], [0, 0], [0, 1], [0, 0]], dtype=bool)
+    expected = [[-1, 4, -1, -1], [-1] * 4, [-1] * 4, [1, 1, -1, -1], [2, -1, 0, -1], [2, 2, 0, 4]]
+    np.testing.assert_array_equal(ends_of_gaps(series, times, known), expected)
+    assert ends_of_gaps(series[:0], times[:0], known[:0]).shape == (0, 4)
 
 
 def test_a_small_table_is_one_block_of_what_is_known_or_asked_for():
