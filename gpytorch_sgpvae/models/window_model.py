@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel
 
 from ..linalg.kernels import GroupedKernel, learnt_by_logarithm
