@@ -26,14 +26,17 @@ TIMES_OF_MODEL, LEAST_EIGENVALUE = 30.0, 1e-3
 
 def start_embedding(model: AmortizedModel, plan: Plan, table: TaskTable, seed: int) -> None:
     r"""
-    Set the embedding of places, with the loadings and the lengthscales in space, so that the model has the covariance
-    :math:`\hat\Sigma` that outputs at places have at the same time. With :math:`\Sigma` the model's, this minimizes
+    Set the embedding of places so that the model has about the covariance :math:`\hat\Sigma` that outputs at places
+    have at the same time. With :math:`\Sigma` the model's, this minimizes
 
     .. math::
 
         \log |\Sigma| + \mathrm{tr} (\Sigma^{-1} \hat\Sigma)
 
-    :param model: The model, of which parameters are set.
+    All other parameters stay as they are: loadings that move along serve outputs with little noise, such as twins, and
+    predict the others worse.
+
+    :param model: The model, of which the embedding is set.
     :param plan: The shape of the model.
     :param table: The table, whose targets are less the trend.
     :param seed: Seed of the coordinates at first.
@@ -62,20 +65,19 @@ def start_embedding(model: AmortizedModel, plan: Plan, table: TaskTable, seed: i
 
     with torch.no_grad():
         target = _shrunken(values, covariance())
-    before = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
-    chosen = [*model.model.covar_module.parameters(), decoder.shared, decoder.private]
+    chosen = [kernel.embedding for kernel in kernels]
+    before = [parameter.detach().clone() for parameter in chosen]
     optimizer = torch.optim.Adam(chosen, lr=LEARNING_RATE)
     for _ in range(NUM_STEPS):
-        optimizer.zero_grad()
         root = torch.linalg.cholesky(covariance())
         loss = 2 * root.diagonal().log().sum() + torch.cholesky_solve(target, root).trace()
-        loss.backward()
+        for parameter, gradient in zip(chosen, torch.autograd.grad(loss, chosen), strict=True):
+            parameter.grad = gradient
         optimizer.step()
-    optimizer.zero_grad()
-    if not all(bool(parameter.isfinite().all()) for parameter in chosen):
-        with torch.no_grad():
-            for parameter, value in before:
-                parameter.copy_(value)
+    for parameter, value in zip(chosen, before, strict=True):
+        parameter.grad = None
+        if not bool(parameter.isfinite().all()):
+            parameter.data.copy_(value)
 
 
 @torch.no_grad()
@@ -84,6 +86,7 @@ def _at_places(model: AmortizedModel, plan: Plan, table: TaskTable, places: np.n
     The decoder's values at all places and times, as pseudo-observations have them, NaN where nothing is known
     (`M x (S J)`), and the variance of the noise (`S J`).
     """
+    assert plan.time is not None  # along which places come again
     parameter = next(model.parameters())
     likelihood: Any = model.likelihood
     context = Context(torch.as_tensor(table.x).to(parameter), torch.as_tensor(table.y).to(parameter))
