@@ -70,7 +70,8 @@ def blocks_in_space(
         rows = np.arange(len(x))
         yield Block(rows[(counts > 0) | is_asked], np.flatnonzero(is_asked))
         return
-    for core in _halves(scaled, cost, np.arange(len(x)), CORE_SHARE * MOST_ENTRIES):
+    pieces = int(np.ceil(cost.sum() / (CORE_SHARE * MOST_ENTRIES)))
+    for core in _boxes(scaled, cost, np.arange(len(x)), pieces):
         asked = core[is_asked[core]]
         if len(asked):
             beside = np.zeros(0, dtype=int) if ends is None else _most_wanted(ends[asked], cost)
@@ -179,17 +180,17 @@ def _first(order: np.ndarray, cost: np.ndarray, most: float) -> np.ndarray:
     return order[: max(1, int(np.searchsorted(cost[order].cumsum(), most, side="right")))]
 
 
-def _halves(scaled: np.ndarray, cost: np.ndarray, rows: np.ndarray, most: float) -> Iterator[np.ndarray]:
-    """Boxes of rows that cost no more than this, by cutting the longest side in the middle of the cost."""
-    extent = np.ptp(scaled[rows], axis=0)
-    if len(rows) == 1 or cost[rows].sum() <= most:
+def _boxes(scaled: np.ndarray, cost: np.ndarray, rows: np.ndarray, pieces: int) -> Iterator[np.ndarray]:
+    """Boxes of rows of about equal cost, so many of them, by cutting the longest side again and again."""
+    if len(rows) == 1 or pieces == 1:
         yield rows
         return
+    extent = np.ptp(scaled[rows], axis=0)
     order = rows[np.argsort(scaled[rows, extent.argmax()], kind="stable")]
-    total = cost[order].cumsum()
-    middle = int(np.clip(np.searchsorted(total, 0.5 * total[-1]) + 1, 1, len(rows) - 1))
-    for half in (order[:middle], order[middle:]):
-        yield from _halves(scaled, cost, half, most)
+    total, first = cost[order].cumsum(), pieces // 2
+    cut = int(np.clip(np.searchsorted(total, total[-1] * first / pieces) + 1, 1, len(rows) - 1))
+    for part, number in ((order[:cut], first), (order[cut:], pieces - first)):
+        yield from _boxes(scaled, cost, part, number)
 
 
 def _most_wanted(ends: np.ndarray, cost: np.ndarray) -> np.ndarray:

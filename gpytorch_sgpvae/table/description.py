@@ -17,7 +17,7 @@ from .inputs import MOST_LEVELS
 TENSORS = re.compile(r"tensors-[0-9a-f]{16}\.pt")
 # More than any table needs, and less than a computer has.
 MOST_COLUMNS, MOST_VALUES, MOST_TEXT = 100_000, 5_000, 10_000
-MOST_LATENTS, MOST_INDUCING = 1_000, 10_000
+MOST_LATENTS, MOST_INDUCING, MOST_EMBEDDED = 1_000, 10_000, 1_000
 MOST_CYCLES, MOST_HISTORY = 16, 100_000
 # Numbers of the decoder: latent functions times values.
 MOST_WEIGHTS = 10**7
@@ -259,6 +259,7 @@ _DESCRIPTION = _record(
         num_groups=_whole(0, 3),
         num_private=_whole(0, 2),
         num_inducing=_maybe(_whole(1, MOST_INDUCING)),
+        num_embedded=_whole(0, MOST_EMBEDDED),
     ),
     trend=_record(
         place_inputs=_PLACES,

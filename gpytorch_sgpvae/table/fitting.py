@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from ..utils.seeds import derive_seed, seeded
 from .calibration import Calibration
 from .comparison import describe, rivals_ahead
+from .embedding import start_embedding
 from .errors import TableWarning
 from .fitted import FittedTable
 from .form import TableForm
@@ -100,7 +101,9 @@ def _started(
         points = torch.as_tensor(centers, dtype=dtype, device=device)
     logger.info("%s.", plan.description)
     model = make_model(reader.outputs, plan, points).to(device=device, dtype=dtype)
-    start(model, plan, reader.outputs, replace(shown, y=shown.y - trend.at(shown)[0]), settings.seed)
+    rest = replace(shown, y=shown.y - trend.at(shown)[0])
+    start(model, plan, reader.outputs, rest, settings.seed)
+    start_embedding(model, plan, rest, settings.seed)
     calibration, nothing = Calibration.none(len(reader.outputs)), pd.DataFrame()
     return FittedTable(form, reader, plan, trend, model.eval(), calibration, nothing, nothing)
 

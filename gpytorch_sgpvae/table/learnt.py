@@ -11,6 +11,7 @@ import torch
 from gpytorch.kernels import MaternKernel
 
 from ..linalg.label_kernels import LabelKernel
+from ..linalg.place_kernel import PlaceKernel
 from .calibration import noise_variance
 from .fitted import FittedTable
 from .model import matern_of
@@ -70,17 +71,21 @@ def label_correlations(fitted: FittedTable) -> pd.Series:
     r"""
     Tabulate how alike the shared latent functions are at different labels of an input, :math:`e^{-1/\ell}`: 1 where the
     label does not matter, 0 where labels have nothing in common. There is an entry for each input that holds labels.
+    Where places have an embedding, it is times their mean correlation by that.
 
     :param fitted: The result of fitting a table.
     """
     plan, inputs = fitted.plan, fitted.reader.inputs
     found: dict[str, list[float]] = {inputs[d].name: [] for d in plan.labels}
     for kernel in _kernels(fitted)[: plan.num_groups]:
-        for part in kernel.modules():
+        parts = list(kernel.modules())
+        embeddings = [part for part in parts if isinstance(part, PlaceKernel)]
+        for part in parts:
             if isinstance(part, LabelKernel):
                 scales = part.lengthscale.detach().cpu().double().numpy().reshape(-1, len(plan.labels))
                 for k, d in enumerate(plan.labels):
-                    found[inputs[d].name].append(float(np.exp(-1 / scales[:, k]).mean()))
+                    more = [_at_different_places(embedding, plan.place.index(d)) for embedding in embeddings]
+                    found[inputs[d].name].append(float(np.exp(-1 / scales[:, k]).mean() * np.prod(more)))
     return pd.Series({name: float(np.mean(values)) for name, values in found.items()}, dtype=float)
 
 
@@ -150,6 +155,14 @@ def cycles(fitted: FittedTable) -> pd.DataFrame:
         rows.append([period, *(0.5 * np.square(found.coefficients[first : first + 2 * number]).sum(0))])
         first += 2 * number
     return pd.DataFrame(rows, columns=["period", *names]).set_index("period")
+
+
+def _at_different_places(kernel: PlaceKernel, d: int) -> float:
+    """The mean of a kernel over pairs of its places that differ in an input, the d-th of those that make them."""
+    with torch.no_grad():
+        matrix = kernel.forward(kernel.places, kernel.places).mean(0)  # (S, S)
+        differ = kernel.places[:, d].unsqueeze(1) != kernel.places[:, d]
+        return float(matrix[differ].mean()) if bool(differ.any()) else 1.0
 
 
 def _has_trend(fitted: FittedTable) -> bool:

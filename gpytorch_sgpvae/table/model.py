@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..linalg.kernels import GroupedKernel, learnt_by_logarithm
 from ..linalg.label_kernels import LabelKernel, SameKernel
+from ..linalg.place_kernel import PlaceKernel
 from ..mlp import PrivateLinear
 from ..models import GPVAE, SGPVAE, AmortizedModel, MarkovGPVAE
 from .errors import TableError
@@ -97,13 +98,15 @@ def make_kernel(plan: Plan, num_values: int) -> GroupedKernel:
     and rough ones that last longer. After them what each of the decoder's values has for itself: a rough process and a
     smooth one, or, where places come again, one over all inputs and one of each place's own.
     """
-    kernels = [_kernel(plan, SHARED_ROUGHNESS[g], 1) for g in range(plan.num_groups)]
+    kernels = [_placed(_kernel(plan, SHARED_ROUGHNESS[g], 1), plan, plan.group_size) for g in range(plan.num_groups)]
     sizes = [plan.group_size] * plan.num_groups
     for i in range(plan.num_private):
         own = _kernel(plan, PRIVATE_ROUGHNESS[i], num_values)
         if i == 1 and plan.has_places:
             same = SameKernel(active_dims=plan.place)
             own = _matern(0.5, (plan.time,), num_values) * same  # type: ignore[arg-type]
+        else:
+            own = _placed(own, plan, num_values)
         kernels.append(own)
         sizes.append(num_values)
     return GroupedKernel(kernels, sizes)
@@ -129,6 +132,13 @@ def _kernel(plan: Plan, nu: float, size: int) -> Kernel:
         cycle.raw_period_length.requires_grad_(False)
         factors.append(cycle)
     return functools.reduce(operator.mul, factors)
+
+
+def _placed(kernel: Kernel, plan: Plan, size: int) -> Kernel:
+    """The kernel times one of the learnt embedding of places, if they have one."""
+    if not plan.num_embedded:
+        return kernel
+    return kernel * PlaceKernel(plan.num_embedded, len(plan.place), size, active_dims=plan.place)
 
 
 def _matern(nu: float, dims: tuple[int, ...], size: int) -> MaternKernel:

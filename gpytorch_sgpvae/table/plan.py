@@ -23,6 +23,8 @@ PRIVATE_STATES = 3
 NUM_GROUPS, GROUP_STATES = 3, 4
 # A place comes again if it has this many rows, on average.
 FEWEST_ROWS_OF_PLACE = 3
+# Places have a learnt embedding if there are this many of them, with this many rows each on average.
+FEWEST_EMBEDDED, MOST_EMBEDDED, FEWEST_ROWS_OF_EMBEDDED = 3, 64, 200
 # With inducing points: shared latent functions, at most, and their inducing points.
 MOST_SHARED_SPARSE, MOST_INDUCING, FEWEST_INDUCING = 8, 150, 20
 
@@ -43,6 +45,7 @@ class Plan:
     :param num_groups: How many groups there are, with different kernels.
     :param num_private: Latent functions that each of the decoder's values has for itself.
     :param num_inducing: Number of inducing points of a sparse model.
+    :param num_embedded: Number of places that have a learnt embedding, 0 for none.
     """
 
     kind: str
@@ -55,6 +58,7 @@ class Plan:
     num_groups: int
     num_private: int
     num_inducing: int | None = None
+    num_embedded: int = 0
 
     def __post_init__(self) -> None:
         for name in ("space", "labels", "cycles"):  # JSON has lists only
@@ -136,7 +140,16 @@ def make_plan(
     if num_latents is not None:
         num_groups = min(num_groups, num_latents)
         group_size = num_latents // num_groups
-    return Plan(kind, time, space, labels, cycles, has_places, group_size, num_groups, num_private, num_inducing)
+    num_embedded = len(different_places(table.x[:, rest])) if kind == "dense" and has_places else 0
+    if not FEWEST_EMBEDDED <= num_embedded <= min(MOST_EMBEDDED, len(table.x) / FEWEST_ROWS_OF_EMBEDDED):
+        num_embedded = 0
+    shape = group_size, num_groups, num_private
+    return Plan(kind, time, space, labels, cycles, has_places, *shape, num_inducing, num_embedded)
+
+
+def different_places(x: np.ndarray) -> np.ndarray:
+    """The different rows of inputs (`S x D`)."""
+    return np.unique(x.round(DIGITS), axis=0)
 
 
 def number_places(x: np.ndarray) -> np.ndarray:

@@ -40,7 +40,7 @@ from .trend import Trend
 DESCRIPTION = "imputer.json"
 KIND = "gpytorch_sgpvae.table"
 # To be raised when older versions of this package could no longer read what is written.
-FORMAT = 7
+FORMAT = 8
 # The oldest format that is read.
 OLDEST_FORMAT = 6
 # What tensors are called: those of the model, and the arrays of trend and calibration.
@@ -190,11 +190,16 @@ def _form(description: Mapping[str, Any]) -> TableForm:
 
 
 def _renewed(description: dict[str, Any]) -> dict[str, Any]:
-    """A description of an older format as one of today's: before format 7 all tables were wide, and had names."""
+    """
+    A description of an older format as one of today's: before format 8 no place had an embedding, and before format 7
+    all tables were wide, and had names.
+    """
     if description["format"] == FORMAT:
         return description
-    parameters, columns = description.get("parameters"), description.get("columns")
-    if isinstance(parameters, dict) and isinstance(columns, list):
+    parameters, columns, plan = (description.get(name) for name in ("parameters", "columns", "plan"))
+    if isinstance(plan, dict):
+        description = {**description, "plan": {**plan, "num_embedded": 0}}
+    if description["format"] < 7 and isinstance(parameters, dict) and isinstance(columns, list):
         form = {"features": columns, "number": len(columns), "long": None}
         return {**description, "parameters": {**parameters, "long": None}, "form": form}
     return description

@@ -40,6 +40,15 @@ def test_no_block_has_more_entries_than_a_matrix_may(lengthscales):
         assert counts[block.seen].sum() > 0.5 * counts.sum() * blocks.MOST_ENTRIES / (2 * 5000)
 
 
+@pytest.mark.parametrize("number", [900, 2700, 5000, 12_900])
+def test_there_are_no_more_blocks_than_it_takes(number):
+    x, asked = random.normal(size=(number, 2)), np.ones(number, dtype=bool)
+    found = list(blocks_in_space(x, np.full(number, 2), 2, asked, np.ones(2)))
+    most = blocks.CORE_SHARE * blocks.MOST_ENTRIES
+    assert len(found) == np.ceil(2 * number / most)
+    assert max(len(block.asked) for block in found) < 1.05 * number / len(found) + 5
+
+
 def test_a_block_sees_what_is_around_it():
     x = np.stack([np.arange(5000.0), np.zeros(5000)], 1)
     counts, asked = np.ones(5000, dtype=int), np.ones(5000, dtype=bool)

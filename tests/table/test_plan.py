@@ -72,6 +72,18 @@ class TestKind:
         assert (plan.kind, plan.time, plan.cycles) == ("dense", 0, (1,))
 
 
+class TestEmbedding:
+    def test_stations_with_long_records_have_one(self):
+        assert plan_of(make_stations(3, 200), ["lat", "lon", "day"]).num_embedded == 3
+        assert plan_of(make_stations(4, 200), ["station", "day"]).num_embedded == 4
+
+    def test_short_records_many_places_and_other_models_have_none(self):
+        assert plan_of(make_stations(3, 199), ["lat", "lon", "day"]).num_embedded == 0
+        assert plan_of(make_stations(70, 200), ["lat", "lon", "day"]).num_embedded == 0
+        assert plan_of(make_stations(3, 200), ["day"], "station").num_embedded == 0
+        assert plan_of(make_stations(3, 200), ["lat", "lon", "day"], num_inducing=7).num_embedded == 0
+
+
 class TestTime:
     def test_a_date_is_the_time(self):
         table = make_stations()
