@@ -222,6 +222,24 @@ def test_data_sets_of_all_kinds_are_read(units, tmp_path, kind):
     assert_same(found[names], expected[names], 1e-6 if kind == "CSV" else 1e-9)  # single precision in text
 
 
+def test_a_column_may_be_written_in_different_ways_in_different_files(units, tmp_path):
+    table, imputer = units
+    folder = write(table, tmp_path / "in", [120, 240])
+    encoded = table[120:240].astype({"on": "category", "unit": "category", "temp": "float64"})
+    encoded.to_parquet(folder / "part-1.parquet", index=False)
+    whole = table[240:].assign(hour=lambda part: part["hour"].astype("int16"))
+    whole.drop(columns="note").to_parquet(folder / "part-2.parquet", index=False)
+    imputer.impute_dataset(folder, tmp_path / "out")
+    expected = imputer.transform(table, intervals=True)
+    expected.loc[240:, "note"] = None
+    assert_same(read(tmp_path / "out"), expected, 1e-6)  # of single precision in the other files
+    (tmp_path / "bad").mkdir()
+    table[:120].to_parquet(tmp_path / "bad" / "part-0.parquet", index=False)
+    table[120:].assign(load="3 kW").to_parquet(tmp_path / "bad" / "part-1.parquet", index=False)
+    with pytest.raises(TableError, match=r"cannot be read as one table: .*load has incompatible types"):
+        open_source(tmp_path / "bad")
+
+
 def test_sources_that_are_none_are_refused(tmp_path):
     for source, message in (
         (pd.DataFrame(), "got a DataFrame. Tables in memory have fit and transform"),
