@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import threading
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -21,6 +24,8 @@ from benchmarks.dropin.notebooks import NOTEBOOKS
 from benchmarks.dropin.swaps import FOLDER, ORIGINAL, SWAPPED, Changes, changes, source
 from benchmarks.imputers import AVAILABLE as IMPUTERS_HERE
 from benchmarks.measure import Spread, interleave, peak_memory
+from benchmarks.process_tree import run_and_watch
+from benchmarks.readings import OUTPUTS, Readings
 from benchmarks.series import CONTESTANTS, available, make_context, make_kernel, make_series, recursion
 from benchmarks.shapes import SHAPES, make_data
 from benchmarks.studies import STUDIES, dropin, joint, markov, tables
@@ -74,6 +79,35 @@ def test_runs_of_imputers_are_not_run_again(results, monkeypatch, tmp_path):
     command_line.main(["tables", "--quick", "--output", str(tmp_path)])
     assert (tmp_path / "tables.jsonl").read_text() == (results / "tables.jsonl").read_text()
     assert len((tmp_path / "tables.jsonl").read_text().splitlines()) == len(IMPUTERS_HERE)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux only")
+def test_a_command_is_watched_with_the_processes_that_it_starts():
+    wait = "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass"
+    child = f"x = bytearray(150_000_000); {wait}"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}]); print('done')"
+    usage = run_and_watch([sys.executable, "-c", parent])
+    assert usage.output == "done\n"
+    assert len(usage.processor) == 2
+    assert 0.1 < usage.processor[1] < 1
+    assert 150_000_000 < usage.peak < 400_000_000
+    with pytest.raises(RuntimeError, match="ended with 3"):
+        run_and_watch([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_readings_have_holes_where_the_truth_has_none_and_are_written_once(tmp_path):
+    readings = Readings(files=2, sensors=3, rows=400)
+    readings.write(tmp_path)
+    assert sum(len(pd.read_parquet(path)) for path in tmp_path.iterdir()) == readings.num_rows == 2400
+    table, truth = readings.table(4), readings.truth(4)
+    missing = table[OUTPUTS].isna()
+    assert 0.1 < missing.to_numpy().mean() < 0.5
+    assert truth.notna().all(axis=None)
+    assert table.where(table.notna(), truth).equals(truth)
+    assert pd.read_parquet(tmp_path / "sensors-0001.parquet")[400:800].reset_index(drop=True).equals(table)
+    before = [path.stat().st_mtime_ns for path in tmp_path.iterdir()]
+    readings.write(tmp_path)
+    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == before
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -135,8 +136,9 @@ class MarkovEncoding(Encoding):
     @cached_property
     def _marginals(self) -> MultivariateNormal:
         """q(f) at the context's inputs, of each by itself, for whoever trains and for q(u)."""
+        # of a copy, which does not keep them: in a cycle, hundreds of megabytes would wait for Python to look for such
         with torch.enable_grad():
-            return self._at_own_inputs(diag=True)
+            return copy(self)._at_own_inputs(diag=True)
 
     def _at_own_inputs(self, diag: bool) -> MultivariateNormal:
         def process(strand: Strand) -> Process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+import torch
 from command_files import run
 
 from gpytorch_sgpvae.table import SGPVAEImputer, TableError
@@ -103,6 +105,29 @@ def test_every_partition_has_the_same_columns_also_one_without_rows_or_holes(uni
     schemas = [pq.read_schema(path).remove_metadata() for path in sorted((tmp_path / "out").iterdir())]
     assert len(schemas) == 4
     assert all(schema == schemas[0] for schema in schemas)
+
+
+@pytest.mark.parametrize("inputs", [["hour"], ["hour", "east"]])
+def test_what_a_partition_takes_is_free_as_soon_as_it_is_filled(tmp_path, inputs):
+    """Without waiting for Python to look for cycles, which it does seldom, and may hold gigabytes until then."""
+    table = make_units(4)
+    table["east"] = np.random.default_rng(0).uniform(size=len(table))
+    imputer = SGPVAEImputer(inputs, ["temp", "load"], task="unit", **OPTIONS).fit(table)
+    assert imputer.fitted_.plan.kind == ("markov" if len(inputs) == 1 else "dense")
+    write(table, tmp_path / "in", [24])
+    imputer.impute_dataset(tmp_path / "in", tmp_path / "first")
+    gc.collect()
+    gc.disable()
+    try:
+        imputer.impute_dataset(tmp_path / "in", tmp_path / "second")
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = [item for item in gc.garbage if isinstance(item, torch.Tensor)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not left
 
 
 def test_a_long_series_is_filled_with_the_rows_near_each_partition(series, tmp_path, monkeypatch):
@@ -220,6 +245,24 @@ def test_data_sets_of_all_kinds_are_read(units, tmp_path, kind):
     expected = imputer.transform(table, intervals=True).sort_values(["unit", "hour"], ignore_index=True)
     names = ["unit", "hour", "load", "load_std", "on"]
     assert_same(found[names], expected[names], 1e-6 if kind == "CSV" else 1e-9)  # single precision in text
+
+
+def test_a_column_may_be_written_in_different_ways_in_different_files(units, tmp_path):
+    table, imputer = units
+    folder = write(table, tmp_path / "in", [120, 240])
+    encoded = table[120:240].astype({"on": "category", "unit": "category", "temp": "float64"})
+    encoded.to_parquet(folder / "part-1.parquet", index=False)
+    whole = table[240:].assign(hour=lambda part: part["hour"].astype("int16"))
+    whole.drop(columns="note").to_parquet(folder / "part-2.parquet", index=False)
+    imputer.impute_dataset(folder, tmp_path / "out")
+    expected = imputer.transform(table, intervals=True)
+    expected.loc[240:, "note"] = None
+    assert_same(read(tmp_path / "out"), expected, 1e-6)  # of single precision in the other files
+    (tmp_path / "bad").mkdir()
+    table[:120].to_parquet(tmp_path / "bad" / "part-0.parquet", index=False)
+    table[120:].assign(load="3 kW").to_parquet(tmp_path / "bad" / "part-1.parquet", index=False)
+    with pytest.raises(TableError, match=r"cannot be read as one table: .*load has incompatible types"):
+        open_source(tmp_path / "bad")
 
 
 def test_sources_that_are_none_are_refused(tmp_path):

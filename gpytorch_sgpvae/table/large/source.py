@@ -110,7 +110,7 @@ def open_source(source: Any, most_rows: int = MOST_ROWS) -> Source:
         schema = dataset.schema
         if not isinstance(source, pyarrow.dataset.Dataset) and len(fragments) > 1:  # a column may be empty in the first
             schemas = [fragment.physical_schema.remove_metadata() for fragment in fragments]
-            schema = pyarrow.unify_schemas([*schemas, schema.remove_metadata()], promote_options="permissive")
+            schema = pyarrow.unify_schemas(_alike([*schemas, schema.remove_metadata()]), promote_options="permissive")
         partitions = [p for fragment in fragments for p in _partitions(fragment, folder, most_rows)]
     except (pyarrow.ArrowException, OSError) as error:
         raise TableError(f"{_name(source)} cannot be read as one table: {first_line(error)}") from error
@@ -161,6 +161,21 @@ def _open(source: Any) -> pyarrow.dataset.Dataset:
         return pyarrow.dataset.dataset(arguments, format=kind, partitioning="hive")
     except (pyarrow.ArrowException, OSError) as error:
         raise TableError(f"{_name(source)} cannot be read as one table: {first_line(error)}") from error
+
+
+def _alike(schemas: list[pyarrow.Schema]) -> list[pyarrow.Schema]:
+    """The same schemas, with plain labels where a column is in dictionary encoding in some files and not in others."""
+    kinds: dict[str, set[pyarrow.DataType]] = {}
+    for field in itertools.chain.from_iterable(schemas):
+        kinds.setdefault(field.name, set()).add(field.type)
+    plain = {}
+    for name, found in kinds.items():
+        encoded = [kind for kind in found if pyarrow.types.is_dictionary(kind)]
+        if encoded and len(found) > 1:
+            plain[name] = encoded[0].value_type
+    return [
+        pyarrow.schema([field.with_type(plain.get(field.name, field.type)) for field in schema]) for schema in schemas
+    ]
 
 
 def _fragments(dataset: pyarrow.dataset.Dataset) -> Iterator[Any]:
