@@ -108,5 +108,9 @@ def moments(model: AmortizedModel, x: Tensor, windows: Tensor, batch_size: int) 
     :param windows: Standardized windows (`T x N x P`), NaN where something is missing.
     :param batch_size: Windows at a time.
     """
-    parts = [model.predict(x, context=(x, some)) for some in windows.split(batch_size)]
-    return torch.cat([part.mean for part in parts]), torch.cat([part.stddev for part in parts])
+    means, stddevs = [], []
+    for some in windows.split(batch_size):
+        said = model.predict(x, context=(x, some))  # which remembers matrices as large as all entries of its windows
+        means.append(said.mean)
+        stddevs.append(said.stddev)
+    return torch.cat(means), torch.cat(stddevs)
