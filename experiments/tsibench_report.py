@@ -145,13 +145,15 @@ def draw(outcomes: Outcomes) -> Figure:
     found = {row.variant.partition("-")[0] for row in rows}
     names = [name for name in MINUTES if name in found]
     figure, panels = plt.subplots(1, len(names), figsize=(4 * len(names), 4.2), layout="constrained", squeeze=False)
+    others = [model for model in NAMES if model != OURS and any(row.model == model for row in rows)]
+    looks = dict(zip(others, zip("s^Dv<>PpX", [f"C{i}" for i in range(1, 10)], strict=True), strict=False))
     handles: dict[str, Any] = {}
     for axes, name in zip(panels[0], names, strict=True):
         settings = [setting for setting in PUBLISHED if setting.startswith(f"{name}-")]
-        models = [model for model in NAMES if any(row.model == model and row.variant in settings for row in rows)]
-        for style, model in zip(STYLES[1:] * 2, [model for model in models if model != OURS], strict=False):
+        for model, (marker, color) in looks.items():
             points = _points(rows, model, settings)
-            handles[NAMES[model]] = axes.plot(*points, linestyle="", marker=style["marker"], color=style["color"])[0]
+            marks = axes.plot(*points, linestyle="", marker=marker, color=color)
+            handles[NAMES[model]] = marks[0]
         published = [PUBLISHED[setting].network[0] for setting in settings]
         handles["best of 24 networks, published"] = axes.plot(
             range(len(settings)), published, color="black", marker="_", markersize=18, linestyle=""
