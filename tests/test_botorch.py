@@ -8,6 +8,7 @@ import gpytorch
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.likelihoods import BetaLikelihood, SoftmaxLikelihood
 
 pytest.importorskip("botorch")
 
@@ -478,3 +479,15 @@ def test_errors_say_what_came_and_what_to_do(data):
     heavy = GPVAE(1, 1, observation_model=CauchyObservations(1)).double()
     with pytest.raises(TypeError, match="no finite mean"):
         AmortizedSurrogate(heavy, data).posterior(torch.rand(2, 2))
+
+
+def test_a_likelihood_without_numbers_as_outputs_or_without_quantiles_is_named(data):
+    model = Model(torch.rand(5, 2), FactorNet(1, 3)).double()
+    classes = AmortizedSurrogate(model, (data[0], torch.randint(4, (6, 1)).double()), SoftmaxLikelihood(3, 4).double())
+    with pytest.raises(TypeError, match="Categorical has no finite mean"):
+        classes.posterior(torch.rand(2, 2))
+    model, likelihood = network_with_own_likelihood(BetaLikelihood().double())
+    shares = AmortizedSurrogate(model, (data[0], torch.rand(6, 1)), likelihood)
+    assert shares.posterior(torch.rand(2, 2)).mean.shape == (2, 1)
+    with pytest.raises(NotImplementedError, match="Beta has no quantile function"):
+        shares.posterior(torch.rand(2, 2), observation_noise=True).rsample()

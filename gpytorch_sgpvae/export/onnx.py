@@ -28,7 +28,7 @@ def to_onnx(module: torch.nn.Module, args: tuple[Tensor, ...], file: str | Path,
     :param args: Its arguments, as an example: at least two points each. Their batch shapes and the numbers of input
         dimensions and outputs are those that the model will have.
     :param file: Where to write it.
-    :param dynamic_shapes: Which sizes may be others later, as :func:`torch.export.export` takes it; by default the
+    :param dynamic_shapes: Which sizes may be others later, as `torch.export.export` takes it; by default the
         numbers of points of a :class:`PredictionModule`, unless its strategy is that of `GPVAE` with
         `network="jointfactornet"`.
 

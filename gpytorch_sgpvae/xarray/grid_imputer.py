@@ -147,7 +147,7 @@ class GridImputer:
         are `NAME` (the mean; of a count rounded; of flags and categories the most probable label), `NAME_std`,
         `NAME_lower` and `NAME_upper` (a 95 % interval).
 
-        :param at: Coordinates by their names, as for :meth:`xarray.Dataset.interp`: arrays along a dimension of that
+        :param at: Coordinates by their names, as for :obj:`xarray.Dataset.interp`: arrays along a dimension of that
             name each, single values, or DataArrays that share a dimension, for points. Or a DataArray or Dataset, of
             which the coordinates, and covariates if there are any, are taken. What it lacks is taken from the context.
         :param context: What is known, as for :meth:`transform`.

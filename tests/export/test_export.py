@@ -231,6 +231,14 @@ def test_a_decoder_reads_as_many_functions_as_LMC_mixes():
     assert_equal(module(x, x_context, y), eager(model, likelihood, module, x, x_context, y))
 
 
+def test_a_decoder_of_a_single_function():
+    model, _, y = gpytorch_model("single")
+    likelihood = DecoderLikelihood(MLP(1, 1, (4,)), PoissonObservations(1)).double().eval()
+    x, x_context, _ = data()
+    module = PredictionModule(model, likelihood)
+    assert_equal(module(x, x_context, y), eager(model, likelihood, module, x, x_context, y))
+
+
 def test_a_module_is_a_copy_that_records_no_gradient_and_is_saved():
     model = MODELS["SGPVAE"]()
     module, inputs = PredictionModule(model), data(dtype=torch.float32)
