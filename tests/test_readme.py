@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("sklearn", reason="tables need the extra table")
 
 from experiments.runs import ResultFile
-from experiments.tsibench_report import PUBLISHED
+from experiments.tsibench_report import PUBLISHED, verdicts
 from gpytorch_sgpvae.datasets import sensor_table
 from gpytorch_sgpvae.table import SGPVAEImputer, cli
 
@@ -108,6 +108,11 @@ class TestFigures:
         study = (ROOT / "benchmarks" / "results" / "markov.md").read_text()
         seconds = re.search(r"\| independent, K = 3 \| training step \| 1,000,000 \| ([\d.]+) s", study)[1]
         assert f"a million points takes {float(seconds):.1f} seconds" in README
+
+    def test_one_preset_is_ahead_in_all_settings(self):
+        assert "ahead of all 24 published networks in all fifteen settings" in README
+        assert f"in {len(PUBLISHED)} of {len(PUBLISHED)} settings (reached" in verdicts(self.windows)[0]
+        assert len(PUBLISHED) == 15
 
     def test_what_intervals_hold_is_that_of_the_experiment(self):
         coverage = [
