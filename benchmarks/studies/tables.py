@@ -134,7 +134,7 @@ NOTES = f"""- *AMeDAS* is the table of 155 observatories, 20 weeks of days and f
   same table and fills it. *EEG*: imputers learn from 30 recordings of 64 electrodes, half of which is gone in windows
   of 16 samples, and fill 25 others.
 - Rows of *{OURS}* that say "not run yet" have not been measured with the model of today: `python -m benchmarks tables
-  --seeds 1` runs them. Its other rows were measured on a busy machine, with a tenth of a core: see the scores, not the time.
+  --seeds 1` runs them. Its other rows are from a busy machine, with a tenth of a core: compare scores, not times.
 - *{OURS}* has its defaults: a task is a week, or a recording. Some of these defaults (the kernel, constants for
   places, the factor of the KL divergence) were chosen by entries hidden from the AMeDAS table, others than these but of
   the same weeks, so that its figures there are a little optimistic. Nothing of the others was chosen by this table.
