@@ -133,8 +133,8 @@ NOTES = f"""- *AMeDAS* is the table of 155 observatories, 20 weeks of days and f
   random, or in blocks: {BLOCK} days of a station with all that it measures, 30 % of the time. Every imputer gets the
   same table and fills it. *EEG*: imputers learn from 30 recordings of 64 electrodes, half of which is gone in windows
   of 16 samples, and fill 25 others.
-- The rows of *{OURS}* on AMeDAS and EEG are of the model that it fitted before it inferred latent functions together;
-  `--again {OURS}` measures them anew.
+- Rows of *{OURS}* that say "not run yet" have not been measured with the model of today: `python -m benchmarks tables
+  --seeds 1` runs them. Its other rows are from a busy machine, with a tenth of a core: compare scores, not times.
 - *{OURS}* has its defaults: a task is a week, or a recording. Some of these defaults (the kernel, constants for
   places, the factor of the KL divergence) were chosen by entries hidden from the AMeDAS table, others than these but of
   the same weeks, so that its figures there are a little optimistic. Nothing of the others was chosen by this table.

@@ -76,7 +76,8 @@ class Cycles:
         kept = nothing
         none = least = np.minimum(*(_left_over(nothing, times, y, changes) for changes in (slow, slow[:, :0])))
         for period in sorted(periods, key=lambda period: period == YEAR):  # a year may matter to days alone
-            number = int(np.clip(period / (FEWEST_STEPS * step), 1, MOST_HARMONICS))
+            # as many as the steps of a period tell apart: seven days of a week need three
+            number = int(np.clip((round(period / step) - 1) // 2, 1, MOST_HARMONICS))
             trial = cls([*kept.periods, period], [*kept.harmonics, number], nothing.coefficients)
             left = _left_over(trial, times, y, slow)
             if (left < (1 - LEAST_GAIN) * least)[wanted].any():

@@ -44,6 +44,15 @@ def test_a_daily_cycle_is_found_at_irregular_times():
     np.testing.assert_allclose(found.at(later)[:, 0], np.sin(2 * np.pi * later), atol=0.2)
 
 
+def test_any_profile_of_a_week_is_found_in_daily_values():
+    random = np.random.default_rng(0)
+    days = np.arange(210.0)
+    truth = np.array([1.0, 0.9, 0.9, 1.0, 1.3, 1.8, 0.3])[days.astype(int) % 7]
+    found = fit(days, np.where(random.random(len(days)) < 0.3, np.nan, truth + 0.1 * random.normal(size=len(days))))
+    assert (found.periods, found.harmonics) == ([7.0], [3])
+    assert np.corrcoef(found.at(days)[:, 0], truth)[0, 1] > 0.98
+
+
 @pytest.mark.parametrize("persistence", [0.0, 0.6, 0.9, 0.99])
 @pytest.mark.parametrize("holes", [0.0, 0.3])
 def test_noise_has_no_cycles(persistence, holes):
