@@ -297,7 +297,7 @@ def _check_covariate(column: pd.Series, varies: bool = False) -> None:
     check_cells(column)
     if varies and column.nunique() == 1:
         raise TableError(
-            f"The covariate {column.name!r} has the same value, {column.iloc[:1].tolist()[0]!r}, in all its rows: leave it out."
+            f"The covariate {column.name!r} has the same value, {column.tolist()[0]!r}, in all its rows: leave it out."
         )
 
 

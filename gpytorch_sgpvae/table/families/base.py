@@ -157,8 +157,8 @@ def as_vector(group: Sequence[OutputColumn], name: str, like: Tensor) -> Tensor:
 def check_varies(column: pd.Series, num_values: int) -> None:
     if num_values < 2:
         raise TableError(
-            f"The output {column.name!r} has the same value, {column.dropna().tolist()[0]!r}, in all its rows: there is "
-            "nothing to learn. Leave it out of the outputs, and fill its holes with that value if you like."
+            f"The output {column.name!r} has the same value, {column.dropna().tolist()[0]!r}, in all its rows: there "
+            "is nothing to learn. Leave it out of the outputs, and fill its holes with that value if you like."
         )
 
 
