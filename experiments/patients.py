@@ -56,7 +56,7 @@ NUM_SHARED, NUM_PRIVATE = 6, 1
 # Hours over which shared functions change, at the start.
 SHORTEST, LONGEST = 2.0, 50.0
 LEARNING_RATE = 2e-2
-# Of the hour of the day.
+# The harmonics of the hour of the day.
 NUM_HARMONICS = 3
 # The variance of noise before any training.
 FIRST_NOISE = 0.05

@@ -40,7 +40,7 @@ HOLES = {
     "block": ("block", 0.5),
 }
 VARIANTS = tuple(f"{name}-{holes}" for name in DATA_SETS for holes in HOLES)
-# Of the first masks; each run has its own.
+# The seed of the first masks; each run has its own.
 FIRST_SEED = 2024
 METHODS: Mapping[str, Method] = {
     "windows": exact,

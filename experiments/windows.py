@@ -38,8 +38,8 @@ class Gaussians(NamedTuple):
 @dataclass(frozen=True)
 class Imputed:
     """
-    :param validation: Of the validation windows; None where they were of no use for variances.
-    :param test: Of the test windows.
+    :param validation: What is said of the validation windows; None where they were of no use for variances.
+    :param test: What is said of the test windows.
     :param num_parameters: That were learnt.
     """
 

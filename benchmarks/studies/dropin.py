@@ -25,7 +25,7 @@ from ..study import COLOURS, Options, Report, number, table
 
 STUDY = "dropin"
 ATTEMPT = "attempt"
-# Of a study that is run without being told how many.
+# The seeds of a study that is run without being told how many.
 MOST_SEEDS = 3
 LEARNING_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 # Where learning rates are tried: on a data set in full, and on one in minibatches.
