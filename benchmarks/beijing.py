@@ -7,13 +7,9 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from gpytorch_sgpvae.datasets.files import DataFile, locate, read_table
+from gpytorch_sgpvae.datasets.files import locate, read_table
+from gpytorch_sgpvae.datasets.tsibench import BEIJING_AIR
 
-FILE = DataFile(
-    "tsibench/beijing_air.csv.gz",
-    sha256="61cba25144ef3dcaee9b0bcc330827d65f636d7752604cffc85692423b4c9453",
-    instead="put it together from UCI's data set 501: a column `date`, and one for each station and output",
-)
 POLLUTANTS = ["PM2.5", "PM10", "SO2", "NO2", "CO", "O3"]
 # RAIN, which is 0 in 96 hours of 100, is left out.
 OUTPUTS = [*POLLUTANTS, "TEMP", "PRES", "DEWP", "WSPM"]
@@ -71,7 +67,7 @@ def outages(num_rows: int, seed: int) -> np.ndarray:
 @cache
 def _read() -> pd.DataFrame:
     columns = [f"{station}_{output}" for station in STATIONS for output in OUTPUTS]
-    frame = read_table(locate(FILE), ["date", *columns])
+    frame = read_table(locate(BEIJING_AIR), ["date", *columns])
     return frame.assign(date=pd.to_datetime(frame["date"])).set_index("date")
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import torch
 
 from gpytorch_sgpvae.datasets import WindowData, load_tsibench
-from gpytorch_sgpvae.windows import WindowImputer
 
 from .experiment import Experiment, Outcome
 from .runs import Run
@@ -17,17 +16,17 @@ from .texts import text_of
 from .tsibench_report import draw, draw_time, tables, time_table
 from .window_networks import NETWORKS, filled_by, make_network, network_method, sets_of
 from .windows import (
-    Gaussians,
     Imputed,
     Method,
     boosting,
     exact,
+    fitted,
     independent,
     interpolation,
-    periods_of,
     scores_of,
     timed,
     with_perceptrons,
+    without_deviations,
 )
 
 DATA_SETS = ("ETTh1", "ItalyAir", "BeijingAir")
@@ -91,19 +90,16 @@ def run_for_a_time(run: Run, smoke: bool) -> Outcome:
     epochs = 1 if smoke else int(run.variant)
     start = time.process_time()
     if run.model == "windows":
-        num_points, num_outputs = data.train.seen.shape[1:]
-        imputer = WindowImputer(num_points, num_outputs, periods=periods_of(num_points), epochs=epochs, seed=run.seed)
-        imputer.fit({"X": data.train.seen})
+        imputer = fitted(data, run.seed, epochs)
         seconds = time.process_time() - start
-        mean = torch.tensor(imputer.impute({"X": data.test.seen}), dtype=torch.float64)
+        said = without_deviations(torch.tensor(imputer.impute({"X": data.test.seen}), dtype=torch.float64))
     else:
         model = make_network(run.model, "ETTh1", data, run.seed, epochs)
         model.patience = epochs  # nothing ends it before
         model.fit(*sets_of(data))
         seconds = time.process_time() - start
-        mean = filled_by(model, data).mean
-    scores = scores_of(Imputed(None, Gaussians(mean, torch.full_like(mean, torch.nan))), data)
-    return Outcome({**scores, "processor_seconds": seconds})
+        said = filled_by(model, data)
+    return Outcome({**scores_of(Imputed(None, said), data), "processor_seconds": seconds})
 
 
 TSIBENCH = Experiment(

@@ -10,7 +10,7 @@ import torch
 
 from gpytorch_sgpvae.datasets import WindowData
 
-from .windows import Gaussians, Imputed, num_learnt
+from .windows import Gaussians, Imputed, num_learnt, without_deviations
 
 INSTALLED = importlib.util.find_spec("pypots") is not None
 # As TSI-Bench trains them: batches of 32, at most 100 epochs, and an end when ten have brought nothing.
@@ -128,4 +128,4 @@ def filled_by(model: Any, data: WindowData) -> Gaussians:
         model.predict({"X": data.test.seen.float().numpy()}, **draws)["imputation"], dtype=torch.float64
     )
     mean = mean.mean(1) if mean.dim() == 4 else mean
-    return Gaussians(mean, torch.full_like(mean, torch.nan))
+    return without_deviations(mean)

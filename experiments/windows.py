@@ -54,16 +54,20 @@ Method = Callable[[WindowData, int, bool], Imputed]
 
 def exact(data: WindowData, seed: int, smoke: bool) -> Imputed:
     """The linear model with its exact posterior, as users have it: an imputer for windows with its defaults."""
-    num_points, num_outputs = data.train.seen.shape[1:]
-    imputer = WindowImputer(
-        num_points, num_outputs, periods=periods_of(num_points), epochs=1 if smoke else None, seed=seed
-    )
-    imputer.fit({"X": data.train.seen})
+    imputer = fitted(data, seed, 1 if smoke else None)
     validation, test = (
         Gaussians(torch.tensor(said["reconstruction"], dtype=torch.float64), _deviations(said["std"]))
         for said in (imputer.predict({"X": windows.seen}) for windows in (data.validation, data.test))
     )
     return Imputed(validation, test, num_learnt(imputer.model))
+
+
+def fitted(data: WindowData, seed: int, epochs: int | None) -> WindowImputer:
+    """The imputer, told the shape of the windows and the cycles that they are long enough to show."""
+    num_points, num_outputs = data.train.seen.shape[1:]
+    imputer = WindowImputer(num_points, num_outputs, periods=periods_of(num_points), epochs=epochs, seed=seed)
+    imputer.fit({"X": data.train.seen})
+    return imputer
 
 
 def _deviations(std: np.ndarray) -> Tensor:
@@ -93,7 +97,7 @@ def independent(data: WindowData, seed: int, smoke: bool) -> Imputed:
 def interpolation(data: WindowData, seed: int, smoke: bool) -> Imputed:
     """Linear, from one known value of an output to the next, and constant before the first and after the last."""
     filled = [pd.DataFrame(window).interpolate(limit_direction="both").fillna(0.0) for window in data.test.seen.numpy()]
-    return Imputed(None, _without_deviations(torch.tensor(np.stack(filled))))
+    return Imputed(None, without_deviations(torch.tensor(np.stack(filled))))
 
 
 def boosting(data: WindowData, seed: int, smoke: bool) -> Imputed:
@@ -110,10 +114,11 @@ def boosting(data: WindowData, seed: int, smoke: bool) -> Imputed:
     rows = 300 if smoke else 20_000
     filled = fill_by_boosting(table, ["step"], outputs, "window", seed=seed, max_rows=rows, wanted=wanted)
     said = filled[outputs].to_numpy(float)[-len(data.test.seen) * num_points :].reshape(-1, num_points, num_outputs)
-    return Imputed(None, _without_deviations(torch.tensor(said)))
+    return Imputed(None, without_deviations(torch.tensor(said)))
 
 
-def _without_deviations(mean: Tensor) -> Gaussians:
+def without_deviations(mean: Tensor) -> Gaussians:
+    """What a method says that knows no standard deviations."""
     return Gaussians(mean, torch.full_like(mean, torch.nan))
 
 

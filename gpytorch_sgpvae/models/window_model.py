@@ -8,7 +8,7 @@ from typing import Any
 
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel
 
-from ..linalg.kernels import GroupedKernel, learnt_by_logarithm
+from ..linalg.kernels import FEWEST_PERIODS, GroupedKernel, learnt_by_logarithm
 from ..linalg.state_space import to_state_space
 from ..mlp import MLP, LinearPlus, PrivateLinear
 from .gpvae import GPVAE
@@ -19,9 +19,8 @@ NUM_PRIVATE = 2
 # The number of shared latent functions for each output, and the most of them.
 SHARED_PER_OUTPUT, MOST_SHARED = 4, 32
 # Steps over which functions change, at the start: of the shared ones those that are rough, smooth, slow and periodic
-# (these over four periods if that is longer), and of an output's own the rough and the smooth one.
+# (these over some periods if that is longer), and of an output's own the rough and the smooth one.
 ROUGH, SMOOTH, SLOW, OWN = 1.0, 8.0, 60.0, (2.0, 20.0)
-PERIODS = 4
 # Windows with more entries are filtered over time. The cost of each step grows with the dimensions of the states: the
 # most of these, and the number of harmonics of a cycle.
 MOST_ENTRIES, MOST_STATES, NUM_HARMONICS = 1500, 64, 3
@@ -92,7 +91,7 @@ def _kernel(num_shared: int, num_outputs: int, periods: Sequence[float]) -> Grou
         cycle = PeriodicKernel()
         cycle.initialize(period_length=float(period), lengthscale=1.0)
         cycle.raw_period_length.requires_grad_(False)
-        kernels.append(cycle * _matern(0.5, max(SLOW, PERIODS * period)))
+        kernels.append(cycle * _matern(0.5, max(SLOW, FEWEST_PERIODS * period)))
     kernels.append(_matern(1.5, SMOOTH))
     sizes = [(num_shared + i) // len(kernels) for i in range(len(kernels))]  # about the same, the last ones first
     shared = [(kernel, size) for kernel, size in zip(kernels, sizes, strict=True) if size]
